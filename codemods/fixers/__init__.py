@@ -1,0 +1,7 @@
+"""The rewrites, in the order in which they run."""
+
+from __future__ import annotations
+
+from codemods.fixer import Fixer
+
+FIXERS: tuple[Fixer, ...] = ()
