@@ -37,7 +37,9 @@ class CoefficientSet:
         if steps < 1:
             raise ValueError(f"Newton-Schulz needs at least one step, got {steps}")
         if self.schedule == "fixed" and steps != len(self.rows):
-            raise ValueError(f"this coefficient set has exactly {len(self.rows)} steps, got {steps}")
+            raise ValueError(
+                f"this coefficient set has exactly {len(self.rows)} steps, got {steps}"
+            )
         tail = itertools.repeat(self.rows[-1]) if self.schedule == "repeat_last" else None
         rows = itertools.chain(self.rows, tail) if tail else itertools.cycle(self.rows)
         return tuple(itertools.islice(rows, steps))

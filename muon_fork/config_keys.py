@@ -106,11 +106,23 @@ CONFIG_KEYS: tuple[ConfigKey, ...] = (
         "MLA up-projections by component (nope/rope, nope/value).",
     ),
     ConfigKey(
+        "muon_split_attention_gate",
+        "split_attention_gate",
+        bool,
+        "Gated attention: query and gate apart.",
+    ),
+    ConfigKey(
         "muon_include_routers",
         "include_routers",
         bool,
         "Router matrices train with Muon, else with AdamW.",
         released=True,
+    ),
+    ConfigKey(
+        "muon_all_matrices",
+        "all_matrices",
+        bool,
+        "Position tables and shared-expert gates train with Muon, else with AdamW.",
     ),
     ConfigKey(
         "muon_unfold_scaled_weights",

@@ -23,8 +23,9 @@ class Preset:
 
 _OPTAX = MuonSpec()
 
-# What every torch-lineage trainer shares against optax: no bias correction, a plain Adam branch with
-# its own eps, no decay of biases and norms, unscaled weights.
+# What every torch-lineage trainer shares against optax: no bias correction, a plain Adam branch
+# with its own eps, no decay of biases and norms, unscaled weights, Muon for every matrix that is
+# neither embedding nor output layer.
 _TORCH = _OPTAX.replace(
     bias_correction=False,
     ns_eps=1e-7,
@@ -33,6 +34,8 @@ _TORCH = _OPTAX.replace(
     weight_decay_norm_params=False,
     apply_wd_to_qk_layernorm=False,
     unfold_scaled_weights=True,
+    split_attention_gate=True,
+    all_matrices=True,
 )
 
 PRESETS: tuple[Preset, ...] = (
@@ -76,9 +79,7 @@ PRESETS: tuple[Preset, ...] = (
     ),
     Preset(
         "keller_jordan",
-        _TORCH.replace(
-            ns_dtype="bfloat16", cast_before_norm=True, scale_mode="shape_scaling"
-        ),
+        _TORCH.replace(ns_dtype="bfloat16", cast_before_norm=True, scale_mode="shape_scaling"),
         "Keller Jordan's Muon",
     ),
     Preset(

@@ -52,8 +52,8 @@ class MuonSpec:
       ns_eps_mode: ``add`` divides by ``norm + eps``, ``floor`` by ``max(norm, eps)``.
       ns_dtype: dtype of the iteration; ``momentum`` keeps the momentum's own. ``bfloat16`` rounds
         after every elementwise result while the coefficients stay float32, as torch does.
-      cast_before_norm: cast to ``ns_dtype`` before taking the norm (Keller Jordan lineage) instead of
-        after it (emerging-optimizers); only bfloat16 can tell.
+      cast_before_norm: cast to ``ns_dtype`` before taking the norm (Keller Jordan lineage) instead
+        of after it (emerging-optimizers); only bfloat16 can tell.
       preconditioning: optax's four ways to bring the spectrum into range.
       scale_mode: factor on the orthogonalised matrix, from the fans that Newton-Schulz saw:
         ``spectral`` and ``consistent_rms`` sqrt(max(out, in)), ``unit_rms_norm`` sqrt(out/in),
@@ -64,7 +64,11 @@ class MuonSpec:
       split_head: one matrix per attention head; needs ``split_qkv``.
       split_linear_fc1: gate and up apart instead of fused.
       split_mla_up_proj: MLA up-projections by component (nope/rope, nope/value), heads merged.
+      split_attention_gate: gated attention keeps query and gate in one projection; orthogonalise
+        them apart (Megatron-Core from 0.19). Needs ``split_qkv``.
       include_routers: router matrices train with Muon (else Adam).
+      all_matrices: learned position tables and shared-expert gates train with Muon, as every 2-D
+        parameter but embedding and output layer does in Megatron (else Adam, as in MaxText).
       unfold_scaled_weights: treat weights that MaxText stores scaled (query of the llama family,
         gemma embeddings) as the unscaled weights the source trainer holds.
       weight_decay: decoupled decay of Muon matrices, times the plain learning rate.
@@ -96,7 +100,9 @@ class MuonSpec:
     split_head: bool = False
     split_linear_fc1: bool = True
     split_mla_up_proj: bool = False
+    split_attention_gate: bool = False
     include_routers: bool = True
+    all_matrices: bool = False
     unfold_scaled_weights: bool = False
     weight_decay: float = 0.0
     weight_decay_norm_params: bool = True
@@ -119,7 +125,9 @@ class MuonSpec:
                 raise SpecError(f"{field}={value!r}: expected one of {', '.join(vocabulary)}")
         _check_numbers(self)
         if self.split_head and not self.split_qkv:
-            raise SpecError("split_head=True needs split_qkv=True: a head lies inside one projection")
+            raise SpecError(
+                "split_head=True needs split_qkv=True: a head lies inside one projection"
+            )
 
     @property
     def qkv_granularity(self) -> QkvGranularity:
