@@ -1,0 +1,146 @@
+"""Train the MaxText on PYTHONPATH on given tokens and record what its optimizer sees and does.
+
+    python driver.py PLAN.json
+
+Runs in MaxText's own Python. The plan holds ``argv`` (base.yml and overrides), ``tokens`` (an .npy
+of int32 [steps, batch, length + 1]; step s reads batch s), ``capture`` (whether to record) and
+``out`` (an existing folder). Written there: ``facts.json`` and, when capturing, ``record.npz``
+with ``<step>/{grad,param,update,state}/<path>``; ``state`` is the state after the step.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+
+
+def main(plan_file: str) -> None:
+    plan = json.loads(Path(plan_file).read_text())
+    from maxtext.input_pipeline import input_pipeline_interface
+    from maxtext.optimizers import optimizers
+    from maxtext.trainers.pre_train import train
+
+    input_pipeline_interface.SyntheticDataIterator = fixed_batches(np.load(plan["tokens"]))
+    recorder = Recorder(capture=plan["capture"])
+    optimizers.get_optimizer = recorder.around(optimizers.get_optimizer)
+    train.main(["train", *plan["argv"]])
+    jax.effects_barrier()
+    recorder.facts["package"] = str(Path(train.__file__).parents[2])
+    recorder.facts["modules"] = sorted(name for name in sys.modules if "muon" in name)
+    recorder.save(Path(plan["out"]))
+
+
+def fixed_batches(tokens: np.ndarray) -> type:
+    """MaxText's synthetic iterator with batch s = ``tokens[s]``, one unpacked segment per row."""
+
+    class FixedBatches:
+        def __init__(self, config: Any, mesh: Any) -> None:
+            expected = (config.global_batch_size_to_load, config.max_target_length + 1)
+            if tokens.shape[1:] != expected:
+                raise ValueError(f"tokens have shape {tokens.shape[1:]} per step, need {expected}")
+            spec = jax.sharding.PartitionSpec(*map(_axes, config.data_sharding))
+            self.sharding = jax.sharding.NamedSharding(mesh, spec)
+            self.step = 0
+
+        def __iter__(self) -> Any:
+            return self
+
+        def reset(self) -> None:
+            self.step = 0
+
+        def __next__(self) -> dict[str, Any]:
+            # The trainer asks for one batch more than it uses.
+            batch = tokens[min(self.step, len(tokens) - 1)]
+            self.step += 1
+            place = np.arange(batch.shape[1], dtype=np.int32) + 0 * batch
+            ones = np.ones_like(batch[:, 1:])
+            fields = {"": batch, "_position": place}
+            data = {f"inputs{name}": value[:, :-1] for name, value in fields.items()}
+            data |= {f"targets{name}": value[:, 1:] for name, value in fields.items()}
+            data |= {"inputs_segmentation": ones, "targets_segmentation": ones}
+            return {name: jax.device_put(value, self.sharding) for name, value in data.items()}
+
+    return FixedBatches
+
+
+def _axes(entry: Any) -> Any:
+    return tuple(entry) if isinstance(entry, (list, tuple)) else entry
+
+
+class Recorder:
+    """Wraps MaxText's optimizer; values leave the compiled step through a callback."""
+
+    def __init__(self, *, capture: bool) -> None:
+        self.capture = capture
+        self.facts: dict[str, Any] = {}
+        self.arrays: dict[str, np.ndarray] = {}
+
+    def around(self, get_optimizer: Any) -> Any:
+        def recorded(config: Any, *args: Any, **kwargs: Any) -> Any:
+            self.facts["config"] = _plain_config(config)
+            return self._recording(get_optimizer(config, *args, **kwargs))
+
+        return recorded
+
+    def _recording(self, tx: Any) -> Any:
+        def init(params: Any) -> Any:
+            state = tx.init(params)
+            self.facts["state_types"] = sorted(set(_type_names(state)))
+            return state
+
+        def update(grads: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+            updates, after = tx.update(grads, state, params, **extra)
+            if self.capture:
+                seen = {"grad": grads, "param": params, "update": updates, "state": after}
+                flat = {kind: _by_path(tree) for kind, tree in seen.items()}
+                jax.debug.callback(self._keep, flat)
+            return updates, after
+
+        return optax.GradientTransformationExtraArgs(init, update)
+
+    def _keep(self, flat: dict[str, dict[str, Any]]) -> None:
+        counts = [int(v) for path, v in flat["state"].items() if path.endswith("/count")]
+        step = max(counts) - 1
+        for kind, leaves in flat.items():
+            self.arrays |= {f"{step}/{kind}/{p}": np.array(v) for p, v in leaves.items()}
+
+    def save(self, folder: Path) -> None:
+        (folder / "facts.json").write_text(json.dumps(self.facts, indent=1))
+        if self.capture:
+            np.savez(folder / "record.npz", **self.arrays)
+
+
+def _plain_config(config: Any) -> dict[str, Any]:
+    keys = config.get_keys() if hasattr(config, "get_keys") else vars(config)
+    plain = (bool, int, float, str, type(None))
+    return {key: value for key, value in keys.items() if type(value) in plain}
+
+
+def _by_path(tree: Any) -> dict[str, Any]:
+    """Array leaves under their path, without the ``params`` that Linen puts in front."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {"/".join(_segments(path)): leaf for path, leaf in leaves}
+
+
+def _segments(path: Any) -> list[str]:
+    names = [getattr(k, "key", getattr(k, "name", getattr(k, "idx", k))) for k in path]
+    return [str(name) for name in names if name != "params"]
+
+
+def _type_names(state: Any) -> list[str]:
+    """Module and name of every named tuple in an optimizer state."""
+    if not isinstance(state, (tuple, dict)):
+        return []
+    own = [f"{type(state).__module__}.{type(state).__qualname__}"]
+    inner = state.values() if isinstance(state, dict) else state
+    return (own if hasattr(state, "_fields") else []) + [n for s in inner for n in _type_names(s)]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
