@@ -83,7 +83,9 @@ _METADATA_IGNORED = ("--ignore-requires-python", "--no-deps")
 def _unpack_wheel(pin: str, home: Path) -> None:
     wheels = home / "wheels"
     download = ["-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
-    subprocess.run([str(maxtext()), *download, "-d", str(wheels), pin], check=True, stdout=sys.stderr)
+    subprocess.run(
+        [str(maxtext()), *download, "-d", str(wheels), pin], check=True, stdout=sys.stderr
+    )
     version = pin.partition("==")[2]
     (wheel,) = wheels.glob(f"*-{version}-*.whl")
     with zipfile.ZipFile(wheel) as archive:
@@ -134,7 +136,9 @@ def find_python(version: str) -> Path:
         answer = subprocess.run(probe, capture_output=True, text=True, check=False)
         if answer.returncode == 0 and answer.stdout.strip() == version:
             return candidate
-    raise SetUpError(f"Python {version} is missing: put python{version} on PATH or install it with pyenv")
+    raise SetUpError(
+        f"Python {version} is missing: put python{version} on PATH or install it with pyenv"
+    )
 
 
 def _candidates(version: str) -> Iterator[Path]:

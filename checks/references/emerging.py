@@ -88,7 +88,8 @@ def trajectory(
     """
     split: dict[str, Any] = {}
     if qkv is not None and spec.split_qkv:
-        split = {"split_qkv": True, "is_qkv_fn": _always, "qkv_split_shapes": qkv.split_shapes}
+        shapes = qkv.split_shapes(spec.split_attention_gate)
+        split = {"split_qkv": True, "is_qkv_fn": _always, "qkv_split_shapes": shapes}
     make: Callable[..., Any] = optimizer_class()
     options = arguments(spec, learning_rate) | split
     return run(lambda parameters: make(parameters, **options), weight, gradients)

@@ -38,15 +38,15 @@ class Qkv:
     head_dim: int
     gated: bool = False
 
-    @property
-    def split_shapes(self) -> tuple[int, ...]:
+    def split_shapes(self, split_gate: bool = True) -> tuple[int, ...]:
         """Rows of one group by component, Megatron's ``qkv_split_shapes``."""
         queries = self.q_per_group * self.head_dim
-        return (*(queries,) * (2 if self.gated else 1), self.head_dim, self.head_dim)
+        parts = (queries,) * (2 if self.gated else 1)
+        return (*(parts if split_gate else (sum(parts),)), self.head_dim, self.head_dim)
 
     @property
     def rows(self) -> int:
-        return self.groups * sum(self.split_shapes)
+        return self.groups * sum(self.split_shapes())
 
 
 def component_rows(groups: int, split_shapes: Sequence[int]) -> tuple[NDArray[np.int64], ...]:
@@ -64,9 +64,9 @@ def qkv_blocks(spec: MuonSpec, qkv: Qkv) -> Blocks | None:
     """Blocks of ``linear_qkv`` by the spec's granularity: fused, by projection, or by head."""
     if spec.qkv_granularity == "fused":
         return None
-    projections = component_rows(qkv.groups, qkv.split_shapes)
     if spec.qkv_granularity == "projection":
-        return projections
+        return component_rows(qkv.groups, qkv.split_shapes(spec.split_attention_gate))
+    projections = component_rows(qkv.groups, qkv.split_shapes())
     return [head for rows in projections for head in rows.reshape(-1, qkv.head_dim)]
 
 

@@ -1,0 +1,64 @@
+"""muon-convert: the command line. Nothing heavy is imported before a command runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from muon_fork.version import VERSION
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(VERSION, prog_name="muon-convert")
+def main() -> None:
+    """Read Megatron checkpoints."""
+
+
+@main.command()
+@click.argument("checkpoint", type=click.Path(path_type=Path))
+@click.option("--json", "json_out", metavar="FILE", help="Write JSON to FILE; - is stdout.")
+@click.option("--opaque", multiple=True, metavar="MODULE.NAME", help="Read this class as inert.")
+def inspect(checkpoint: Path, json_out: str | None, opaque: tuple[str, ...]) -> None:
+    """Tensors, run and MuonSpec of a torch_dist CHECKPOINT, without loading a tensor.
+
+    CHECKPOINT is iter_XXXXXXX or the folder above it. Exit 0, or 2 if it cannot be read.
+    """
+    from converters.errors import CheckpointError
+    from converters.megatron.inspection import inspect_checkpoint
+
+    try:
+        report = inspect_checkpoint(checkpoint, opaque)
+    except CheckpointError as error:
+        click.echo(f"muon-convert: {error}", err=True)
+        sys.exit(2)
+    if json_out is None:
+        _print(report)
+    elif json_out == "-":
+        click.echo(json.dumps(report, indent=2))
+    else:
+        _write(Path(json_out), report)
+
+
+def _write(file: Path, report: dict[str, Any]) -> None:
+    try:
+        file.write_text(json.dumps(report, indent=2) + "\n")
+    except OSError as error:
+        click.echo(f"muon-convert: {file}: cannot be written: {error.strerror}", err=True)
+        sys.exit(2)
+
+
+def _print(report: dict[str, Any]) -> None:
+    rows = [(r["key"], "x".join(map(str, r["shape"])), r["dtype"]) for r in report["tensors"]]
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)] if rows else [0, 0]
+    click.echo(report["folder"])
+    for key, shape, dtype in rows:
+        click.echo(f"  {key:<{widths[0]}}  {shape:<{widths[1]}}  {dtype}")
+    click.echo(f"iteration {report['iteration']}, {report['bytes']} bytes of tensors")
+    for name, value in (report["muon_spec"] or {}).items():
+        click.echo(f"  {name}: {value}")
+    for note in report["notes"]:
+        click.echo(f"note: {note}")
