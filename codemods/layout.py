@@ -6,9 +6,12 @@ one line here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from codemods.errors import MigrateError, Problem
 
 # Roles without which there is nothing to migrate; every layout must place them.
 REQUIRED = ("optimizer", "muon_utils", "config_types", "base_yml")
@@ -102,3 +105,72 @@ LAYOUTS: tuple[Arrangement, ...] = (
         ),
     ),
 )
+
+
+def detect(path: Path) -> Layout:
+    """The layout at ``path``: a checkout, an unpacked wheel, site-packages or the package itself.
+
+    Raises:
+      MigrateError: nothing at ``path``, no MaxText, a MaxText without Muon, or an arrangement that
+        is not known; the problems then list the places that are missing.
+    """
+    if not path.is_dir():
+        raise MigrateError(Problem(_not_a_directory(path), str(path)))
+    bases = list(dict.fromkeys(_bases(path.resolve())))
+    found = ((a, base) for a in LAYOUTS for base in bases if not _missing(a, base))
+    for arrangement, base in found:
+        return _layout(arrangement, base)
+    raise MigrateError(*_why_unknown(path, bases))
+
+
+def _not_a_directory(path: Path) -> str:
+    if path.suffix == ".whl":
+        return "is a packed wheel: unpack it first (python -m zipfile -e WHEEL DIRECTORY)"
+    return "is not a directory" if path.exists() else "does not exist"
+
+
+def _bases(path: Path) -> Iterator[Path]:
+    """Directories that may hold the packages, for every way in which users point at a MaxText."""
+    yield path
+    yield path / "src"
+    if path.name in {a.package for a in LAYOUTS}:
+        yield path.parent
+    yield from sorted(path.glob("lib/python3*/site-packages"))
+
+
+def _missing(arrangement: Arrangement, base: Path) -> list[str]:
+    """Required places that hold no file."""
+    there = {role for role, place in arrangement.places if _is_file(base, place)}
+    places = dict(reversed(arrangement.places))
+    return [places[role] for role in REQUIRED if role not in there]
+
+
+def _is_file(base: Path, place: str) -> bool:
+    """Also on a file system that ignores case, ``maxtext`` is not ``MaxText``."""
+    top = place.partition("/")[0]
+    return (base / place).is_file() and top in os.listdir(base)
+
+
+def _layout(arrangement: Arrangement, base: Path) -> Layout:
+    root = base.parent if base.name == "src" else base
+    roles: dict[str, Path] = {}
+    for top, places in ((base, arrangement.places), (root, TEST_PLACES)):
+        for role, place in places:
+            if role not in roles and _is_file(top, place):
+                roles[role] = top / place
+    return Layout(arrangement.name, root, base / arrangement.package, roles)
+
+
+def _why_unknown(path: Path, bases: list[Path]) -> list[Problem]:
+    tried = [(a, base) for a in LAYOUTS for base in bases]
+    nearest, base = min(tried, key=lambda pair: len(_missing(*pair)))
+    missing = _missing(nearest, base)
+    if len(missing) == len(REQUIRED):
+        message = "holds no MaxText: expected the package maxtext or MaxText in it or in its src"
+        return [Problem(message, str(path))]
+    optimizer = base / dict(reversed(nearest.places))["optimizer"]
+    if optimizer.is_file() and b"muon" not in optimizer.read_bytes():
+        message = "this MaxText has no Muon to migrate: Muon came with release 0.2.0"
+        return [Problem(message, str(optimizer))]
+    hint = f"missing; no known layout fits, the nearest is {nearest.name} ({nearest.known_from})"
+    return [Problem(hint, str(base / place)) for place in missing]

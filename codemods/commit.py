@@ -1,0 +1,119 @@
+"""Carrying a plan out, all of it or nothing, and recording how to take it back."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from codemods import probe
+from codemods import record as records
+from codemods.changes import Change, make_directories, obstacles, transaction, write_all
+from codemods.errors import MigrateError, Problem
+from codemods.layout import Layout
+from codemods.prepare import Applied
+from codemods.record import FileRecord, Record, digest
+from codemods.state import is_marked
+from muon_fork.version import VERSION
+
+
+def write(applied: Applied, python: str | None) -> None:
+    """Carry the plan out, all of it or nothing.
+
+    Args:
+      applied: what ``prepare`` returned.
+      python: interpreter of the checkout, to build the optimizer with before the result is kept.
+
+    Raises:
+      MigrateError: something is in the way or failed; the tree is as it was.
+    """
+    plan = applied.plan
+    layout = plan.layout
+    check_ground(layout, plan.changes)
+    record = _next_record(applied)
+    package = layout.package
+    with transaction() as undo:
+        parents = [c.path.parent for c in plan.changes] + [package / records.STATE_DIRECTORY]
+        created = make_directories(list(dict.fromkeys(parents)), undo)
+        kept = [*record.directories, *(records.key_of(layout, p) for p in created)]
+        record = dataclasses.replace(record, directories=tuple(dict.fromkeys(kept)))
+        state = _state_changes(applied, record, "applying")
+        make_directories([c.path.parent for c in state], undo)
+        write_all(state, undo)
+        write_all(plan.changes, undo)
+        if python:
+            probe.build_optimizer(python, plan)
+        final = _state_changes(applied, record, "applied")
+        write_all([c for c in final if c.before != c.after], undo)
+
+
+def check_ground(layout: Layout, changes: Sequence[Change]) -> None:
+    problems = [dataclasses.replace(p, path=_shown(layout, p)) for p in obstacles(changes)]
+    for change in changes:
+        if records.read(change.path) != change.before:
+            name = layout.relative(change.path)
+            problems.append(Problem("changed while muon-migrate was reading: try again", name))
+    if problems:
+        raise MigrateError(*dict.fromkeys(problems))
+
+
+def _shown(layout: Layout, problem: Problem) -> str | None:
+    return layout.relative(Path(problem.path)) if problem.path else None
+
+
+def _next_record(applied: Applied) -> Record:
+    old = applied.state.record
+    layout = applied.plan.layout
+    files = dict(old.files) if old else {}
+    for change in applied.plan.changes:
+        key = records.key_of(layout, change.path)
+        files[key] = _file_record(layout, change, files.get(key))
+    names = [fixer.name for fixer in applied.plan.fixers]
+    return Record(
+        state="applied",
+        version=VERSION,
+        reference=applied.reference.label,
+        settings=applied.reference.settings,
+        fixers=tuple(dict.fromkeys([*(old.fixers if old else ()), *names])),
+        files=files,
+        directories=old.directories if old else (),
+    )
+
+
+def _file_record(layout: Layout, change: Change, old: FileRecord | None) -> FileRecord:
+    after, found = digest(change.after), digest(change.before)
+    if old is not None and found in (old.after, old.before):
+        return dataclasses.replace(old, after=after, replaced=found)
+    if old is not None and not _is_new_original(layout, change):
+        return dataclasses.replace(old, after=after, replaced=found, edited=True)
+    if change.before is None:
+        return FileRecord(before=None, after=after)
+    seen = change.path.stat()
+    return FileRecord(found, after, seen.st_mode & 0o7777, seen.st_mtime_ns)
+
+
+def _is_new_original(layout: Layout, change: Change) -> bool:
+    """Whether the file was put back, or replaced by one that was never migrated."""
+    roles = {path: role for role, path in layout.roles.items()}
+    role = roles.get(change.path)
+    if role is None or change.before is None:
+        return change.before is None
+    with contextlib.suppress(KeyError):
+        return not is_marked(role, change.before)
+    return False
+
+
+def _state_changes(applied: Applied, record: Record, state: records.State) -> list[Change]:
+    """The record's own files: kept originals, a ``.gitignore``, the manifest last."""
+    layout = applied.plan.layout
+    folder = layout.package / records.STATE_DIRECTORY
+    wanted = {folder / ".gitignore": b"*\n"}
+    for change in applied.plan.changes:
+        row = record.files[records.key_of(layout, change.path)]
+        if row.before is not None and row.before == digest(change.before):
+            assert change.before is not None
+            wanted[records.original_name(layout, row.before)] = change.before
+    manifest = records.dump(dataclasses.replace(record, state=state))
+    wanted[layout.package / records.MANIFEST] = manifest
+    return [Change(path, records.read(path), data) for path, data in wanted.items()]

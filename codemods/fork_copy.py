@@ -1,0 +1,40 @@
+"""The optimizer package as it lies in a migrated checkout."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import muon_fork
+
+FORK = Path("third_party/optax_muon")
+_SUFFIXES = (".py", ".md", ".typed")
+_NOTICE = """\
+This folder is a copy of the muon_fork package of the Muon toolkit. It is licensed under the Apache
+License, Version 2.0, a copy of which is at http://www.apache.org/licenses/LICENSE-2.0.
+muon-migrate copies it as a whole; see UPSTREAM.md for what it follows and where it differs.
+"""
+
+
+def fork_files() -> dict[Path, bytes]:
+    """Every file of the copy, by its path below the package that holds ``third_party``."""
+    source = Path(os.path.abspath(muon_fork.__file__)).parent
+    found = sorted(p for p in source.rglob("*") if p.suffix in _SUFFIXES and p.is_file())
+    files = {FORK / path.relative_to(source): path.read_bytes() for path in found}
+    files[FORK / "LICENSE"] = _NOTICE.encode()
+    return files
+
+
+def is_ours(fork: Path) -> bool:
+    """Whether the directory holds a copy made by this tool, of any version."""
+    return (fork / "version.py").is_file() and (fork / "UPSTREAM.md").is_file()
+
+
+def version_of(fork: Path) -> str | None:
+    """The VERSION that a copy declares, None when it cannot be read."""
+    try:
+        text = (fork / "version.py").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+    name, _, value = text.partition("=")
+    return value.strip().strip("'\"") if name.strip() == "VERSION" else None
