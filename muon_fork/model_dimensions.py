@@ -60,6 +60,29 @@ QUERY_STORED_PLAIN = frozenset(
     }
 )
 
+# Blocks of which every parameter has a rule.
+DECODER_BLOCKS = (
+    "llama2",
+    "mistral",
+    "mixtral",
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "qwen2",
+    "qwen3",
+    "qwen3_moe",
+    "qwen3_custom_moe",
+    "qwen3_next",
+    "qwen3_5",
+    "deepseek",
+    "deepseek4",
+    "gpt_oss",
+    "gpt3",
+    "llama4",
+    "olmo3",
+    "envy",
+)
+
 # Blocks whose token embedding holds sqrt(hidden) times the weight of the published model.
 EMBEDDING_STORED_SCALED = frozenset({"gemma", "gemma2", "gemma3"})
 

@@ -173,6 +173,8 @@ KERNELS: tuple[tuple[frozenset[str], dict[str, Role]], ...] = (
     (frozenset({"position_embedder"}), {"embedding": Role.POSITION_TABLE}),
 )
 
+# Matrices that lie directly in a numbered or scanned layer.
+IN_LAYER = frozenset({"layer_up_projection"})
 _MTP_PROJECTION = re.compile(r"mtp_\d+_projection")
 
 
@@ -218,7 +220,7 @@ def _role_of_kernel(segments: tuple[str, ...]) -> Role | None:
     *_, block, name = ("", *segments)
     if name in CONVOLUTIONS:
         return Role.CONVOLUTION
-    if _MTP_PROJECTION.fullmatch(name):
+    if name in IN_LAYER or _MTP_PROJECTION.fullmatch(name):
         return Role.MATRIX
     for blocks, roles in KERNELS:
         if block in blocks and name in roles:
