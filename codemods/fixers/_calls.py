@@ -10,6 +10,7 @@ from codemods.fixers._source import (
     Source,
     block,
     is_docstring,
+    line_above,
     line_end,
     line_start,
     rest_of_line,
@@ -84,7 +85,7 @@ def first_statement_edit(source: Source, node: cst.FunctionDef, lines: list[str]
         at = line_start(source.text, source.start(first))
         leading = first.leading_lines if isinstance(first, _WITH_LEADING) else ()
         for _ in leading:
-            at = line_start(source.text, at - (2 if source.text.endswith("\r\n", 0, at) else 1))
+            at = line_above(source.text, at)
     new = [f"{margin}{line}".replace("\t", source.indent) if line else "" for line in (*lines, "")]
     return Edit(at, at, source.newline.join(new))
 

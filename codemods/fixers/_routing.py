@@ -162,6 +162,10 @@ def _normal(code: str) -> str:
         return code
 
 
+def _one_line(code: str) -> str:
+    return code if len(code.splitlines()) == 1 else _normal(code)
+
+
 def _check_block(statements: tuple[cst.CSTNode, ...], scope: _Scope, *, inside_own: bool) -> None:
     for statement in statements:
         if isinstance(statement, cst.If):
@@ -189,7 +193,7 @@ def _check_if(node: cst.If, scope: _Scope, *, inside_own: bool) -> None:
     if not (own or inside_own or released):
         raise scope.refuse(node, "this branch")
     if own:
-        scope.own.append(_normal(scope.source.code(node.test)))
+        scope.own.append(_one_line(scope.source.code(node.test)))
     body = tuple(node.body.body)
     if released:
         # What it returns at once is part of the digest.

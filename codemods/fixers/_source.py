@@ -161,6 +161,11 @@ def line_start(text: str, offset: int) -> int:
     return max(text.rfind("\n", 0, offset), text.rfind("\r", 0, offset)) + 1
 
 
+def line_above(text: str, start: int) -> int:
+    """Offset of the line before the one that begins at ``start``; 0 for the first."""
+    return line_start(text, max(0, start - (2 if text.endswith("\r\n", 0, start) else 1)))
+
+
 def line_end(text: str, offset: int) -> int:
     """Offset after the line end that follows ``offset``, or the end of the text."""
     found = _NEWLINE.search(text, offset)

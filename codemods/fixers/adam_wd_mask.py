@@ -12,6 +12,7 @@ from codemods.fixers._source import (
     block,
     function,
     is_docstring,
+    line_above,
     line_start,
     parse,
     splice,
@@ -66,7 +67,7 @@ def _is_present(source: Source) -> bool:
 def _above_comments(text: str, start: int) -> int:
     """Start of the comment lines that stand directly above ``start``, decorators included."""
     while start:
-        above = line_start(text, start - (2 if text.endswith("\r\n", 0, start) else 1))
+        above = line_above(text, start)
         if not text[above:start].startswith(("#", "@")):
             break
         start = above

@@ -7,8 +7,6 @@ The configuration chooses them for every decoder now; a DeepSeek-V4 run asks for
 
 from __future__ import annotations
 
-import re
-
 import libcst as cst
 
 from codemods.fixer import AnchorNotFound, Context, Fixer
@@ -16,6 +14,7 @@ from codemods.fixers._source import (
     Edit,
     Source,
     function,
+    line_above,
     line_end,
     line_start,
     parse,
@@ -83,9 +82,9 @@ def _dropped(source: Source, node: cst.If) -> Edit:
     text, newline = source.text, source.newline
     start, end = line_start(text, source.start(node)), line_end(text, source.end(node))
     comments = [c.value for c in walk(node) if isinstance(c, cst.Comment)]
-    if not comments and re.search(r"(?:\r\n?|\n)[ \t]*(?:\r\n?|\n)\Z", text[:start]):
-        blank = re.compile(r"[ \t]*(?:\r\n?|\n)").match(text, end)
-        end = blank.end() if blank else end
+    above, below = text[line_above(text, start) : start], rest_of_line(text, end)
+    if not (comments or above.strip() or below.strip()):
+        end = line_end(text, end)
     margin = source.margin(node)
     return Edit(start, end, "".join(f"{margin}{comment}{newline}" for comment in comments))
 

@@ -1,0 +1,62 @@
+"""Optimizers of a trainer."""
+
+import jax
+
+import optax
+from maxtext.third_party.optax_muon import maxtext as megatron_muon
+from maxtext.third_party.optax_muon._muon import muon
+from maxtext.utils.muon_utils import get_muon_weight_dimension_numbers
+
+
+def get_adamw_mask(config):
+  """Which parameters AdamW leaves alone."""
+  return None
+
+
+def get_adam_wd_mask(config):
+  """Decay mask of the AdamW branch of Muon.
+
+  Biases never decay. Norm scales decay if `muon_weight_decay_norm_params`, query and key
+  norms also if `muon_apply_wd_to_qk_layernorm`. Embedding and output layer decay.
+
+  Args:
+    config: MaxText configuration.
+
+  Returns:
+    A function from a parameter tree to a tree of bools, or None (everything decays) if
+    `muon_decay_all_adam_params`.
+  """
+  return megatron_muon.adam_weight_decay_mask(config)
+
+
+def get_optimizer(config, learning_rate_schedule, model=None):
+  """Build what config.opt_type names."""
+  if config.opt_type == "sgd":
+    return optax.sgd(learning_rate_schedule)
+  elif config.opt_type == "muon":
+    if model is None:
+      raise ValueError("Muon needs the model.")
+    muon_weight_dimension_numbers = get_muon_weight_dimension_numbers(model, config)
+
+    muon_kwargs = {
+        # Shared parameters
+        "learning_rate": learning_rate_schedule,
+        "mu_dtype": config.mu_dtype,
+        # Muon-specific parameters: "weight_decay_mask", "adaptive" uses default
+        "beta": config.muon_beta,
+        "weight_decay": config.muon_weight_decay,
+        "muon_weight_dimension_numbers": muon_weight_dimension_numbers,
+        "consistent_rms": config.muon_consistent_rms,
+        # AdamW-specific parameters
+        "adam_b1": config.adam_b1,
+        "adam_b2": config.adam_b2,
+        "adam_eps_root": config.adam_eps_root,
+        "adam_weight_decay": config.adam_weight_decay,
+        # What the configuration's MuonSpec settles; it wins over the entries above.
+        "adam_weight_decay_mask": get_adam_wd_mask(config),
+        **megatron_muon.muon_kwargs(config),
+    }
+    base_opt = muon(**muon_kwargs)
+  else:
+    raise ValueError(f"{config.opt_type=} is unknown.")
+  return base_opt
