@@ -7,6 +7,7 @@ Standard library only.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -191,15 +192,10 @@ def spec_from_config(config: Config) -> MuonSpec:
     """The MuonSpec that a MaxText configuration asks for.
 
     Raises:
-      SpecError: a key is missing (the checkout is not migrated) or two keys contradict each other;
-        the message names the keys and their values.
+      SpecError: a key is missing (the checkout is not migrated), a value is of another type, or two
+        keys contradict each other; the message names the keys and their values.
     """
-    values: dict[str, Any] = {}
-    for row in CONFIG_KEYS:
-        try:
-            values[row.field] = row.kind(getattr(config, row.key))
-        except AttributeError:
-            raise SpecError(f"configuration key {row.key} is missing: migrate base.yml") from None
+    values: dict[str, Any] = {row.field: _read(config, row) for row in CONFIG_KEYS}
     values["extra_scale_factor"] = _scale_factor(config, values)
     trainer_clip = getattr(config, TRAINER_CLIP, 0)
     if values["clip_grad"] and trainer_clip:
@@ -208,6 +204,21 @@ def spec_from_config(config: Config) -> MuonSpec:
             f"clip: set {TRAINER_CLIP}=0"
         )
     return MuonSpec(**values)
+
+
+def _read(config: Config, row: ConfigKey) -> Any:
+    try:
+        value = getattr(config, row.key)
+    except (AttributeError, ValueError):  # older configurations raise ValueError
+        raise SpecError(f"configuration key {row.key} is missing: migrate base.yml") from None
+    value = getattr(value, "value", value)
+    if row.kind is float and isinstance(value, (int, str)) and not isinstance(value, bool):
+        # YAML 1.1 reads 1e-7, without a dot, as a string.
+        with contextlib.suppress(ValueError):
+            value = float(value)
+    if type(value) is not row.kind:
+        raise SpecError(f"{row.key}={value!r}: expected a value of type {row.kind.__name__}")
+    return value
 
 
 def _scale_factor(config: Config, values: dict[str, Any]) -> float:

@@ -11,28 +11,6 @@ from typing import Any
 
 from .spec import SpecError
 
-# Decoder blocks of the families whose parameters the rules know: a checkout lets these train with
-# Muon. The names are MaxText's; a checkout may lack some.
-DECODER_BLOCKS = frozenset(
-    {
-        "default",
-        "deepseek",
-        "deepseek4",
-        "gemma",
-        "gemma2",
-        "gemma3",
-        "gpt_oss",
-        "llama2",
-        "mistral",
-        "mixtral",
-        "qwen2",
-        "qwen3",
-        "qwen3_custom_moe",
-        "qwen3_moe",
-        "qwen3_next",
-    }
-)
-
 # Decoder blocks whose attention never multiplies the logits by 1/sqrt(head_dim): the factor lives
 # in the query kernel. MaxText's Attention scales at run time only where the block passes it a
 # ``query_pre_attn_scalar`` other than 1.
@@ -60,8 +38,10 @@ QUERY_STORED_PLAIN = frozenset(
     }
 )
 
-# Blocks of which every parameter has a rule.
+# Decoder blocks of which every parameter has a rule: a checkout lets these train with Muon. The
+# names are MaxText's; a checkout may lack some.
 DECODER_BLOCKS = (
+    "default",
     "llama2",
     "mistral",
     "mixtral",
