@@ -39,3 +39,17 @@ class MuonDimensionNumbers(NamedTuple):
     update_scale: float = 1.0
     optimizer: Literal["muon", "adam"] = "muon"
     sharding: Any = None
+
+
+def is_dimension_numbers(node: Any) -> bool:
+    """Whether ``node`` is a MuonDimensionNumbers: this one, optax's or MaxText's."""
+    return hasattr(node, "reduction_axis") and hasattr(node, "output_axis")
+
+
+def as_dimension_numbers(node: Any) -> MuonDimensionNumbers:
+    """``node`` as this module's type; fields that its own type lacks take their defaults."""
+    if isinstance(node, MuonDimensionNumbers):
+        return node
+    return MuonDimensionNumbers(
+        node.reduction_axis, node.output_axis, sharding=getattr(node, "sharding", None)
+    )

@@ -1,0 +1,274 @@
+"""Newton-Schulz orthogonalisation of stacks of matrices.
+
+One step maps X to ``a X + (b A + c A A) X`` with ``A = X X^H``. Everything here works on arrays of
+shape ``[..., m, n]`` with ``m <= n`` and treats the leading axes as a batch; which leaves of a model
+become such stacks is decided in ``packing``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import jax
+import jax.numpy as jnp
+
+from .coefficients import COEFFICIENT_SETS, SIMPLE, expand_coefficients
+from .dimension_numbers import MuonDimensionNumbers
+from .matrix_view import from_matrices, matrix_view, to_matrices
+from .spec import EpsMode, NsDtype, Preconditioning
+
+Rounding = Literal["elementwise", "fused"]
+Coefficients = Any  # array-like of shape (3,) or (n, 3), or the name of a set
+
+# optax guards the rescaling inside the first aol/schatten step with this, whatever ``eps`` is.
+_FIRST_STEP_GUARD = 1e-8
+_DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "float64": jnp.float64}
+
+
+@dataclass(frozen=True)
+class NewtonSchulz:
+    """How a stack is orthogonalised.
+
+    Attributes:
+      steps: iterations for coefficients of shape (3,); ignored for (n, 3), one row per step.
+      eps: guard of the norm (frobenius and spectral preconditioning).
+      eps_mode: ``add`` divides by ``norm + eps``, ``floor`` by ``max(norm, eps)``.
+      preconditioning: ``frobenius`` and ``spectral`` divide by a norm, ``aol`` and ``schatten``
+        rescale inside the first step.
+      dtype: dtype of the iteration; ``momentum`` keeps the dtype of the input.
+      cast_before_norm: cast to bfloat16 before the norm rather than after it.
+      rounding: for bfloat16. ``elementwise`` rounds every intermediate to bfloat16, as the operator
+        expression ``b * A + c * A @ A`` does in torch; ``fused`` rounds once after the sum, as
+        torch.addmm does. Matrix products accumulate in float32 in both.
+    """
+
+    steps: int = 5
+    eps: Any = 1e-8
+    eps_mode: EpsMode = "add"
+    preconditioning: Preconditioning = "frobenius"
+    dtype: NsDtype = "momentum"
+    cast_before_norm: bool = False
+    rounding: Rounding = "elementwise"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.steps, int) or self.steps < 1:
+            raise ValueError(f"ns_steps must be a Python int of at least 1, got {self.steps!r}")
+        check_choice("preconditioning", self.preconditioning, get_args(Preconditioning))
+        check_choice("eps_mode", self.eps_mode, get_args(EpsMode))
+        check_choice("ns_dtype", self.dtype, get_args(NsDtype))
+        if self.dtype == "bfloat16" and self.preconditioning in ("aol", "schatten"):
+            raise ValueError(
+                f"preconditioning={self.preconditioning!r} is not defined for ns_dtype='bfloat16'"
+            )
+
+
+def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    """Raises ValueError, naming the argument and its choices, unless ``value`` is one of them."""
+    if value not in choices:
+        raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(repr, choices))}")
+
+
+def coefficient_rows(ns_coeffs: Coefficients, ns_steps: int) -> jax.Array:
+    """The coefficients as the state keeps them: shape (3,), or (n, 3) with n <= ``ns_steps``.
+
+    Args:
+      ns_coeffs: a triple, rows of triples, or a name: optax's ``standard`` and ``dion``, or any
+        published set, stretched over ``ns_steps`` by its own rule.
+
+    Raises:
+      ValueError: unknown name, another shape, or more rows than steps.
+    """
+    if isinstance(ns_coeffs, str):
+        ns_coeffs = _named_coefficients(ns_coeffs, ns_steps)
+    rows = jnp.asarray(ns_coeffs)
+    if rows.ndim not in (1, 2) or rows.shape[-1] != 3:
+        raise ValueError(f"ns_coeffs must have shape (3,) or (n, 3), got {rows.shape}")
+    if rows.ndim == 2 and rows.shape[0] > ns_steps:
+        raise ValueError(f"ns_coeffs has {rows.shape[0]} rows, more than ns_steps={ns_steps}")
+    return rows
+
+
+def _named_coefficients(name: str, ns_steps: int) -> tuple[Any, ...]:
+    if name == "standard":
+        return SIMPLE
+    if name == "dion":
+        return COEFFICIENT_SETS["quintic"].rows
+    if name not in COEFFICIENT_SETS:
+        known = ", ".join(("standard", "dion", *COEFFICIENT_SETS))
+        raise ValueError(f"unknown ns_coeffs preset {name!r}; known: {known}")
+    return expand_coefficients(name, ns_steps)
+
+
+def orthogonalize(x: jax.Array, ns_coeffs: jax.Array, how: NewtonSchulz) -> jax.Array:
+    """Orthogonalise every matrix of a stack.
+
+    Args:
+      x: shape [..., m, n] with m <= n, real or complex.
+      ns_coeffs: shape (3,), or (n, 3) with one row per step.
+      how: the choices that are fixed at trace time.
+
+    Returns:
+      An array of the shape and dtype of ``x``.
+
+    Raises:
+      ValueError: a dtype that the iteration cannot run in.
+    """
+    compute_dtype = _compute_dtype(x.dtype, how.dtype)
+    rows = ns_coeffs if ns_coeffs.ndim == 2 else [ns_coeffs] * how.steps
+    if how.dtype == "bfloat16":
+        return _orthogonalize_bfloat16(x, rows, how)
+    y = x.astype(compute_dtype)
+    if how.preconditioning in ("frobenius", "spectral"):
+        y = y / _guarded(_norm(y, how.preconditioning), how)
+    step = _FIRST_STEP.get(how.preconditioning, _step)
+    for row in rows:
+        y = step(y, row.astype(y.dtype))
+        step = _step
+    return y.astype(x.dtype)
+
+
+def _compute_dtype(dtype: Any, ns_dtype: NsDtype) -> Any:
+    if ns_dtype == "momentum":
+        return dtype
+    target = jnp.dtype(_DTYPES[ns_dtype])
+    if ns_dtype == "float64" and not jax.config.jax_enable_x64:
+        raise ValueError("ns_dtype='float64' needs 64-bit JAX: set jax_enable_x64")
+    if not jnp.issubdtype(dtype, jnp.complexfloating):
+        return target
+    if ns_dtype == "bfloat16":
+        raise ValueError(f"ns_dtype='bfloat16' cannot hold a complex matrix of dtype {dtype}")
+    return jnp.promote_types(target, jnp.complex64)
+
+
+def _norm(x: jax.Array, preconditioning: Preconditioning) -> jax.Array:
+    order: Any = "fro" if preconditioning == "frobenius" else 2
+    return jnp.linalg.norm(x, ord=order, axis=(-2, -1), keepdims=True)
+
+
+def _guarded(norm: jax.Array, how: NewtonSchulz) -> jax.Array:
+    return norm + how.eps if how.eps_mode == "add" else jnp.maximum(norm, how.eps)
+
+
+def _adjoint(x: jax.Array) -> jax.Array:
+    return jnp.swapaxes(x, -1, -2).conj()
+
+
+def _step(x: jax.Array, abc: jax.Array) -> jax.Array:
+    gram = x @ _adjoint(x)
+    return _polynomial(x, gram, abc)
+
+
+def _polynomial(x: jax.Array, gram: jax.Array, abc: jax.Array) -> jax.Array:
+    return abc[0] * x + (abc[1] * gram + (abc[2] * gram) @ gram) @ x
+
+
+def _aol_step(x: jax.Array, abc: jax.Array) -> jax.Array:
+    # Almost-orthogonal-layer rescaling of the rows, arXiv:2512.04632.
+    gram = x @ _adjoint(x)
+    row_sums = jnp.sum(jnp.abs(gram), axis=-1, keepdims=True)
+    scale = jax.lax.rsqrt(jnp.maximum(row_sums, _FIRST_STEP_GUARD))
+    return _polynomial(x * scale, gram * scale * jnp.swapaxes(scale, -1, -2), abc)
+
+
+def _schatten_step(x: jax.Array, abc: jax.Array) -> jax.Array:
+    # Schatten-4 norm, arXiv:2506.10935. The transpose is not conjugated: what optax computes.
+    gram = x @ jnp.swapaxes(x, -1, -2)
+    norm = jnp.linalg.norm(gram, ord="fro", axis=(-2, -1), keepdims=True)
+    scale = jax.lax.rsqrt(jnp.maximum(norm, _FIRST_STEP_GUARD))
+    return _polynomial(x * scale, gram * scale**2, abc)
+
+
+_FIRST_STEP: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
+    "aol": _aol_step,
+    "schatten": _schatten_step,
+}
+
+
+def _orthogonalize_bfloat16(x: jax.Array, rows: Any, how: NewtonSchulz) -> jax.Array:
+    """torch's bfloat16 arithmetic: float32 inside an operation, one rounding per stored result."""
+    y = x.astype(jnp.float32)
+    if how.cast_before_norm:
+        y = _round(y)
+        norm = _round(_norm(y, how.preconditioning))
+        y = _round(y / _round(_guarded(norm, how)))
+    else:
+        y = _round(y / _guarded(_norm(y, how.preconditioning), how))
+    step = _bfloat16_step if how.rounding == "elementwise" else _bfloat16_fused_step
+    for row in rows:
+        y = step(y, row.astype(jnp.float32))
+    return y.astype(x.dtype)
+
+
+def _round(x: jax.Array) -> jax.Array:
+    # A plain cast to bfloat16 and back may be optimised away; reduce_precision may not.
+    return jax.lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7)
+
+
+def _matmul(x: jax.Array, y: jax.Array) -> jax.Array:
+    operands = (x.astype(jnp.bfloat16), y.astype(jnp.bfloat16))
+    return jnp.matmul(*operands, preferred_element_type=jnp.float32)
+
+
+def _bfloat16_step(x: jax.Array, abc: jax.Array) -> jax.Array:
+    gram = _round(_matmul(x, _adjoint(x)))
+    square = _round(_matmul(_round(abc[2] * gram), gram))
+    polynomial = _round(_round(abc[1] * gram) + square)
+    return _round(_round(abc[0] * x) + _round(_matmul(polynomial, x)))
+
+
+def _bfloat16_fused_step(x: jax.Array, abc: jax.Array) -> jax.Array:
+    gram = _round(_matmul(x, _adjoint(x)))
+    polynomial = _round(abc[1] * gram + abc[2] * _matmul(gram, gram))
+    return _round(abc[0] * x + _matmul(polynomial, x))
+
+
+def orthogonalize_via_newton_schulz(
+    x: jax.Array,
+    ns_coeffs: jax.Array,
+    ns_steps: int = 5,
+    preconditioning: Preconditioning = "frobenius",
+    eps: Any = 1e-8,
+    dimension_numbers: MuonDimensionNumbers | None = None,
+    *,
+    eps_mode: EpsMode = "add",
+    ns_dtype: NsDtype = "momentum",
+    cast_before_norm: bool = False,
+) -> jax.Array:
+    """Orthogonalise one array.
+
+    Args:
+      x: a matrix [rows, columns], or any array together with ``dimension_numbers``.
+      ns_coeffs: shape (3,), or (n, 3) with one row per step.
+      ns_steps: iterations; ignored for coefficients of shape (n, 3).
+      preconditioning: see ``NewtonSchulz``.
+      eps: guard of the norm.
+      dimension_numbers: matrix view of ``x``; ignored for a matrix, as in optax, unless it has
+        ``component_splits``.
+      eps_mode, ns_dtype, cast_before_norm: see ``NewtonSchulz``.
+
+    Returns:
+      The orthogonalised array, of the shape and dtype of ``x``.
+
+    Raises:
+      ValueError: neither a matrix nor dimension numbers, or coefficients of another shape.
+    """
+    if x.ndim != 2 and dimension_numbers is None:
+        raise ValueError(f"an array of shape {x.shape} needs dimension numbers to be a matrix")
+    if dimension_numbers is None or (x.ndim == 2 and not dimension_numbers.component_splits):
+        dimension_numbers = MuonDimensionNumbers()
+    ns_coeffs = jnp.asarray(ns_coeffs)
+    if ns_coeffs.ndim not in (1, 2) or ns_coeffs.shape[-1] != 3:
+        raise ValueError(f"ns_coeffs must have shape (3,) or (n, 3), got {ns_coeffs.shape}")
+    rounding: Rounding = "elementwise" if cast_before_norm else "fused"
+    how = NewtonSchulz(
+        ns_steps, eps, eps_mode, preconditioning, ns_dtype, cast_before_norm, rounding
+    )
+    view = matrix_view(x.shape, dimension_numbers)
+    parts = []
+    for index, part in enumerate(view.parts):
+        flip = view.fan_in > part.fan_out
+        y = orthogonalize(to_matrices(x, view, index, flip), ns_coeffs, how)
+        parts.append((y, flip))
+    return from_matrices(parts, view)
