@@ -17,7 +17,15 @@ from .clipping import clip_factor, global_norm
 from .coefficients import SIMPLE
 from .dimension_numbers import MuonDimensionNumbers
 from .dimension_tree import fold_leaves, fold_of, resolve, uses_muon
-from .newton_schulz import NewtonSchulz, check_choice, coefficient_rows, orthogonalize
+from .momentum import Momentum
+from .newton_schulz import (
+    NewtonSchulz,
+    check_choice,
+    check_count,
+    coefficient_rows,
+    iterate,
+    normalize,
+)
 from .packing import make_plan, map_matrices, scale_per_leaf
 from .scaling import scale_function
 from .spec import EpsMode, NesterovStyle, NsDtype, Preconditioning, ScaleMode
@@ -34,7 +42,7 @@ class MuonState(NamedTuple):
       ns_coeffs: Newton-Schulz coefficients, shape (3,) or (n, 3); the update reads them from here.
     """
 
-    count: jax.Array
+    count: jax.Array  # type: ignore[assignment]
     mu: Any
     ns_coeffs: jax.Array
 
@@ -76,7 +84,8 @@ def scale_by_muon(
       ValueError: an argument outside its choices, or dimension numbers that do not fit a leaf.
     """
     check_choice("nesterov_style", nesterov_style, get_args(NesterovStyle))
-    _check_batch_size(batch_update_size)
+    check_count("batch_update_size", batch_update_size, 0)
+    rule = Momentum(beta, nesterov, nesterov_style, bias_correction)
     how = NewtonSchulz(
         ns_steps,
         eps,
@@ -95,16 +104,16 @@ def scale_by_muon(
     def update(updates: Any, state: MuonState, params: Any = None) -> tuple[Any, MuonState]:
         del params
         dims = _matrices(weight_dimension_numbers, updates)
-        leaves, structure = jax.tree.flatten(updates)
-        leaves = fold_leaves(leaves, dims)
+        structure: Any = jax.tree.structure(updates)
+        gradients = fold_leaves(jax.tree.leaves(updates), dims)
         old = jax.tree.leaves(state.mu)
-        momentum = [_moment(g, m, beta, nesterov_style) for g, m in zip(leaves, old, strict=True)]
+        momentum = [rule.accumulate(g, m) for g, m in zip(gradients, old, strict=True)]
         count = optax.safe_increment(state.count)
-        corrected = bias_correction and nesterov_style == "ema"
-        inputs = _direction(leaves, momentum, beta, count if corrected else None, nesterov, nesterov_style)
+        inputs = rule.direction(gradients, momentum, count)
         plan = make_plan([leaf.shape for leaf in inputs], dims)
         outputs = map_matrices(
-            lambda stack: orthogonalize(stack, state.ns_coeffs, how),
+            lambda stack: normalize(stack, how),
+            lambda stack: iterate(stack, state.ns_coeffs, how),
             inputs,
             plan,
             batch_update=batch_update,
@@ -119,44 +128,9 @@ def scale_by_muon(
     return optax.GradientTransformation(init, update)
 
 
-def _check_batch_size(batch_update_size: int) -> None:
-    if not isinstance(batch_update_size, int) or batch_update_size < 0:
-        raise ValueError(f"batch_update_size must be an int >= 0, got {batch_update_size!r}")
-
-
 def _matrices(dimension_numbers: Any, tree: Any) -> list[MuonDimensionNumbers]:
-    return [dims or MuonDimensionNumbers() for dims in resolve(dimension_numbers, tree)]
-
-
-def _moment(gradient: jax.Array, buffer: jax.Array, beta: Any, style: NesterovStyle) -> jax.Array:
-    fresh = gradient if style == "sgd" else (1 - beta) * gradient
-    return fresh + beta * buffer
-
-
-def _direction(
-    gradients: Sequence[jax.Array],
-    momentum: Sequence[jax.Array],
-    beta: Any,
-    count: jax.Array | None,
-    nesterov: bool,
-    style: NesterovStyle,
-) -> list[jax.Array]:
-    """The Newton-Schulz input; ``count`` is the number of this step if bias is to be corrected."""
-    if not nesterov:
-        return list(momentum) if count is None else _unbiased(momentum, beta, count)
-    if count is not None:
-        momentum = _unbiased(momentum, beta, optax.safe_increment(count))
-        gradients = _unbiased(gradients, beta, count)
-    weight = 1 if style == "sgd" else 1 - beta
-    pairs = zip(momentum, gradients, strict=True)
-    if style == "sgd":
-        return [g + beta * m for m, g in pairs]
-    return [beta * m + weight * g for m, g in pairs]
-
-
-def _unbiased(leaves: Sequence[jax.Array], beta: Any, count: jax.Array) -> list[jax.Array]:
-    correction = 1 - beta**count
-    return [leaf / correction.astype(leaf.dtype) for leaf in leaves]
+    entries = resolve(dimension_numbers, tree)
+    return [MuonDimensionNumbers() if dims is None else dims for dims in entries]
 
 
 def _scale_by_dual_norm(
@@ -200,7 +174,8 @@ def scale_by_shape(
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         del params
-        leaves, structure = jax.tree.flatten(updates)
+        leaves = jax.tree.leaves(updates)
+        structure: Any = jax.tree.structure(updates)
         plan = make_plan(
             [leaf.shape for leaf in leaves], _matrices(weight_dimension_numbers, updates)
         )
@@ -248,8 +223,8 @@ def muon(
 ) -> optax.GradientTransformationExtraArgs:
     """Muon for matrices, AdamW for everything else.
 
-    With default arguments this is ``optax.contrib.muon``. One step, in Megatron's order: clip, momentum, Nesterov mix,
-    Newton-Schulz, scale, weight decay, learning rate.
+    With default arguments this is ``optax.contrib.muon``. One step, in Megatron's order: clip,
+    momentum, Nesterov mix, Newton-Schulz, scale, weight decay, learning rate.
 
     Args:
       learning_rate: scalar or schedule.
@@ -272,8 +247,8 @@ def muon(
       consistent_rms: scale by ``sqrt(max(fan_in, fan_out)) * consistent_rms``, arXiv:2502.16982.
       nesterov_style: ``ema`` keeps ``m = b m + (1-b) g`` and looks ahead to ``b m + (1-b) g``;
         ``sgd`` keeps ``m = b m + g`` and looks ahead to ``b m + g``.
-      bias_correction: divide the average of ``ema`` by ``1 - b^t``. The sum of ``sgd`` is no average
-        and is never corrected.
+      bias_correction: divide the average of ``ema`` by ``1 - b^t``. The sum of ``sgd`` is no
+        average and is never corrected.
       eps_mode: ``add`` divides by ``norm + eps``, ``floor`` by ``max(norm, eps)``.
       ns_dtype: dtype of Newton-Schulz: ``momentum``, ``float32``, ``bfloat16`` or ``float64``.
       cast_before_norm: with bfloat16: cast before the norm and round every intermediate
@@ -296,14 +271,14 @@ def muon(
     Raises:
       ValueError: an argument outside its choices, or two that contradict each other.
     """
-    if not isinstance(clip_grad, jax.Array) and clip_grad < 0:
+    if clip_grad < 0:
         raise ValueError(f"clip_grad must be >= 0, got {clip_grad!r}")
     coefficient_rows(ns_coeffs, ns_steps)
 
     def branches(dims: Any) -> dict[str, optax.GradientTransformation]:
         def fold(tree: Any) -> Any:
-            leaves, structure = jax.tree.flatten(tree)
-            return structure.unflatten(fold_leaves(leaves, resolve(dims, tree)))
+            structure: Any = jax.tree.structure(tree)
+            return structure.unflatten(fold_leaves(jax.tree.leaves(tree), resolve(dims, tree)))
 
         matrices = scale_by_muon(
             ns_coeffs,
@@ -347,7 +322,7 @@ def muon(
 
     def partition(tree: Any) -> tuple[Any, list[MuonDimensionNumbers | None]]:
         dims = _dimension_numbers(muon_weight_dimension_numbers, tree)
-        structure = jax.tree.structure(tree)
+        structure: Any = jax.tree.structure(tree)
         labels = structure.unflatten(["muon" if uses_muon(entry) else "adam" for entry in dims])
         return optax.partition(branches(structure.unflatten(dims)), labels), dims
 
@@ -356,11 +331,12 @@ def muon(
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         transform, dims = partition(updates)
-        if isinstance(clip_grad, jax.Array) or clip_grad > 0:
+        if clip_grad > 0:
             norm = global_norm(jax.tree.leaves(updates), [fold_of(entry) for entry in dims])
             factor = clip_factor(norm, clip_grad)
             updates = jax.tree.map(lambda g: g * factor.astype(g.dtype), updates)
-        return transform.update(updates, state, params, **extra)
+        new_updates, new_state = transform.update(updates, state, params, **extra)
+        return new_updates, new_state
 
     return optax.GradientTransformationExtraArgs(init, update)
 

@@ -40,9 +40,7 @@ def adamw_branch(
     )
 
 
-def _folded(
-    adam: optax.GradientTransformation, fold: FoldFunction
-) -> optax.GradientTransformation:
+def _folded(adam: optax.GradientTransformation, fold: FoldFunction) -> optax.GradientTransformation:
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         updates, new = adam.update(fold(updates), state, params)
         # optax widens a bfloat16 first moment when the gradients are float32.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,7 +55,7 @@ def fold_of(dims: MuonDimensionNumbers | None) -> float:
     return 1.0 if dims is None else dims.update_scale
 
 
-def fold_leaves(leaves: list[Any], dims: list[MuonDimensionNumbers | None]) -> list[Any]:
+def fold_leaves(leaves: Sequence[Any], dims: Sequence[MuonDimensionNumbers | None]) -> list[Any]:
     """Each leaf times its ``update_scale``, in its own dtype."""
     return [
         leaf if fold_of(entry) == 1.0 else leaf * fold_of(entry)

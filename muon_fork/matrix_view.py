@@ -1,4 +1,4 @@
-"""The matrices inside one leaf: axes, components, orientation, and the way back.
+"""The matrices inside one leaf: axes, components, and the way back.
 
 Everything but the two array functions works on static shapes.
 """
@@ -45,6 +45,10 @@ class MatrixView:
     @property
     def batch_shape(self) -> tuple[int, ...]:
         return self.sizes(self.batch_axes)
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        return self.batch_axes + self.reduction_axes + self.output_axes
 
     @property
     def fan_in(self) -> int:
@@ -100,35 +104,25 @@ def _parts(
     return tuple(Part(a, b, (b - a) * others) for a, b in zip(starts, ends, strict=True))
 
 
-def to_matrices(x: jax.Array, view: MatrixView, index: int, flip: bool) -> jax.Array:
-    """Part ``index`` as [batch, fan_in, fan_out], or [batch, fan_out, fan_in] if ``flip``."""
+def to_matrices(x: jax.Array, view: MatrixView, index: int) -> jax.Array:
+    """Part ``index`` as [batch, fan_in, fan_out]."""
     part = view.parts[index]
     if len(view.parts) > 1:
         x = jax.lax.slice_in_dim(x, part.start, part.stop, axis=view.output_axes[-1])
-    sides = _sides(view, flip)
-    x = x.transpose(view.batch_axes + sides[0] + sides[1])
-    rows, columns = (part.fan_out, view.fan_in) if flip else (view.fan_in, part.fan_out)
-    return x.reshape(math.prod(view.batch_shape), rows, columns)
+    return x.transpose(view.order).reshape(math.prod(view.batch_shape), view.fan_in, part.fan_out)
 
 
-def from_matrices(parts: Sequence[tuple[jax.Array, bool]], view: MatrixView) -> jax.Array:
-    """The leaf back from ``(matrices, flipped)`` of each of its parts, in order."""
+def from_matrices(parts: Sequence[jax.Array], view: MatrixView) -> jax.Array:
+    """The leaf back from the matrices of each of its parts, in order."""
     pieces = []
-    for (x, flip), part in zip(parts, view.parts, strict=True):
+    for x, part in zip(parts, view.parts, strict=True):
         shape = list(view.shape)
         shape[view.output_axes[-1]] = part.stop - part.start
-        sides = _sides(view, flip)
-        order = view.batch_axes + sides[0] + sides[1]
-        x = x.reshape([shape[axis] for axis in order])
-        pieces.append(x.transpose(_inverse(order)))
+        x = x.reshape([shape[axis] for axis in view.order])
+        pieces.append(x.transpose(_inverse(view.order)))
     if len(pieces) == 1:
         return pieces[0]
     return jnp.concatenate(pieces, axis=view.output_axes[-1])
-
-
-def _sides(view: MatrixView, flip: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    sides = (view.reduction_axes, view.output_axes)
-    return sides[::-1] if flip else sides
 
 
 def _inverse(order: tuple[int, ...]) -> tuple[int, ...]:

@@ -1,8 +1,7 @@
 """Newton-Schulz orthogonalisation of stacks of matrices.
 
-One step maps X to ``a X + (b A + c A A) X`` with ``A = X X^H``. Everything here works on arrays of
-shape ``[..., m, n]`` with ``m <= n`` and treats the leading axes as a batch; which leaves of a model
-become such stacks is decided in ``packing``.
+One step maps X to ``a X + (b A + c A A) X`` with ``A = X X^H``. The leading axes of an array are a
+batch; which leaves of a model become such stacks is decided in ``packing``.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import jax.numpy as jnp
 
 from .coefficients import COEFFICIENT_SETS, SIMPLE, expand_coefficients
 from .dimension_numbers import MuonDimensionNumbers
-from .matrix_view import from_matrices, matrix_view, to_matrices
+from .packing import make_plan, map_matrices
 from .spec import EpsMode, NsDtype, Preconditioning
 
 Rounding = Literal["elementwise", "fused"]
@@ -53,8 +52,7 @@ class NewtonSchulz:
     rounding: Rounding = "elementwise"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.steps, int) or self.steps < 1:
-            raise ValueError(f"ns_steps must be a Python int of at least 1, got {self.steps!r}")
+        check_count("ns_steps", self.steps, 1)
         check_choice("preconditioning", self.preconditioning, get_args(Preconditioning))
         check_choice("eps_mode", self.eps_mode, get_args(EpsMode))
         check_choice("ns_dtype", self.dtype, get_args(NsDtype))
@@ -68,6 +66,12 @@ def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     """Raises ValueError, naming the argument and its choices, unless ``value`` is one of them."""
     if value not in choices:
         raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(repr, choices))}")
+
+
+def check_count(name: str, value: Any, least: int) -> None:
+    """Raises ValueError unless ``value`` is a Python int of at least ``least``."""
+    if not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} must be a Python int of at least {least}, got {value!r}")
 
 
 def coefficient_rows(ns_coeffs: Coefficients, ns_steps: int) -> jax.Array:
@@ -101,39 +105,51 @@ def _named_coefficients(name: str, ns_steps: int) -> tuple[Any, ...]:
     return expand_coefficients(name, ns_steps)
 
 
-def orthogonalize(x: jax.Array, ns_coeffs: jax.Array, how: NewtonSchulz) -> jax.Array:
-    """Orthogonalise every matrix of a stack.
+def normalize(x: jax.Array, how: NewtonSchulz) -> Any:
+    """Cast a stack to the dtype of the iteration and bring its spectrum into range.
 
     Args:
-      x: shape [..., m, n] with m <= n, real or complex.
+      x: shape [..., rows, columns], real or complex.
+      how: the choices that are fixed at trace time.
+
+    Raises:
+      ValueError: a dtype that the iteration cannot run in.
+    """
+    dtype = _compute_dtype(x.dtype, how.dtype)
+    if how.preconditioning not in ("frobenius", "spectral"):
+        return x.astype(dtype)
+    if how.dtype == "bfloat16":
+        return _normalize_bfloat16(x.astype(jnp.float32), how).astype(dtype)
+    y = x.astype(dtype)
+    return y / _guarded(_norm(y, how.preconditioning), how)
+
+
+def iterate(x: jax.Array, ns_coeffs: jax.Array, how: NewtonSchulz) -> jax.Array:
+    """The Newton-Schulz iteration proper.
+
+    Args:
+      x: a normalised stack of shape [..., m, n] with m <= n.
       ns_coeffs: shape (3,), or (n, 3) with one row per step.
       how: the choices that are fixed at trace time.
 
     Returns:
       An array of the shape and dtype of ``x``.
-
-    Raises:
-      ValueError: a dtype that the iteration cannot run in.
     """
-    compute_dtype = _compute_dtype(x.dtype, how.dtype)
     rows = ns_coeffs if ns_coeffs.ndim == 2 else [ns_coeffs] * how.steps
     if how.dtype == "bfloat16":
-        return _orthogonalize_bfloat16(x, rows, how)
-    y = x.astype(compute_dtype)
-    if how.preconditioning in ("frobenius", "spectral"):
-        y = y / _guarded(_norm(y, how.preconditioning), how)
+        return _iterate_bfloat16(x, rows, how.rounding)
     step = _FIRST_STEP.get(how.preconditioning, _step)
     for row in rows:
-        y = step(y, row.astype(y.dtype))
+        x = step(x, row.astype(x.dtype))
         step = _step
-    return y.astype(x.dtype)
+    return x
 
 
 def _compute_dtype(dtype: Any, ns_dtype: NsDtype) -> Any:
     if ns_dtype == "momentum":
         return dtype
     target = jnp.dtype(_DTYPES[ns_dtype])
-    if ns_dtype == "float64" and not jax.config.jax_enable_x64:
+    if ns_dtype == "float64" and not jax.config.read("jax_enable_x64"):
         raise ValueError("ns_dtype='float64' needs 64-bit JAX: set jax_enable_x64")
     if not jnp.issubdtype(dtype, jnp.complexfloating):
         return target
@@ -142,12 +158,14 @@ def _compute_dtype(dtype: Any, ns_dtype: NsDtype) -> Any:
     return jnp.promote_types(target, jnp.complex64)
 
 
-def _norm(x: jax.Array, preconditioning: Preconditioning) -> jax.Array:
-    order: Any = "fro" if preconditioning == "frobenius" else 2
-    return jnp.linalg.norm(x, ord=order, axis=(-2, -1), keepdims=True)
+def _norm(x: jax.Array, preconditioning: Preconditioning) -> Any:
+    if preconditioning == "frobenius":
+        return jnp.linalg.norm(x, ord="fro", axis=(-2, -1), keepdims=True)
+    wide = x if x.shape[-2] <= x.shape[-1] else jnp.swapaxes(x, -1, -2)
+    return jnp.linalg.norm(wide, ord=2, axis=(-2, -1), keepdims=True)
 
 
-def _guarded(norm: jax.Array, how: NewtonSchulz) -> jax.Array:
+def _guarded(norm: jax.Array, how: NewtonSchulz) -> Any:
     return norm + how.eps if how.eps_mode == "add" else jnp.maximum(norm, how.eps)
 
 
@@ -186,16 +204,20 @@ _FIRST_STEP: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
 }
 
 
-def _orthogonalize_bfloat16(x: jax.Array, rows: Any, how: NewtonSchulz) -> jax.Array:
-    """torch's bfloat16 arithmetic: float32 inside an operation, one rounding per stored result."""
+# torch's bfloat16 arithmetic: float32 inside an operation, one rounding per stored result.
+
+
+def _normalize_bfloat16(x: jax.Array, how: NewtonSchulz) -> jax.Array:
+    if not how.cast_before_norm:
+        return _round(x / _guarded(_norm(x, how.preconditioning), how))
+    x = _round(x)
+    norm = _round(_norm(x, how.preconditioning))
+    return _round(x / _round(_guarded(norm, how)))
+
+
+def _iterate_bfloat16(x: jax.Array, rows: Any, rounding: Rounding) -> jax.Array:
+    step = _bfloat16_step if rounding == "elementwise" else _bfloat16_fused_step
     y = x.astype(jnp.float32)
-    if how.cast_before_norm:
-        y = _round(y)
-        norm = _round(_norm(y, how.preconditioning))
-        y = _round(y / _round(_guarded(norm, how)))
-    else:
-        y = _round(y / _guarded(_norm(y, how.preconditioning), how))
-    step = _bfloat16_step if how.rounding == "elementwise" else _bfloat16_fused_step
     for row in rows:
         y = step(y, row.astype(jnp.float32))
     return y.astype(x.dtype)
@@ -265,10 +287,10 @@ def orthogonalize_via_newton_schulz(
     how = NewtonSchulz(
         ns_steps, eps, eps_mode, preconditioning, ns_dtype, cast_before_norm, rounding
     )
-    view = matrix_view(x.shape, dimension_numbers)
-    parts = []
-    for index, part in enumerate(view.parts):
-        flip = view.fan_in > part.fan_out
-        y = orthogonalize(to_matrices(x, view, index, flip), ns_coeffs, how)
-        parts.append((y, flip))
-    return from_matrices(parts, view)
+    (result,) = map_matrices(
+        lambda stack: normalize(stack, how),
+        lambda stack: iterate(stack, ns_coeffs, how),
+        [x],
+        make_plan([x.shape], [dimension_numbers]),
+    )
+    return result

@@ -1,7 +1,7 @@
 """Leaves to few stacks of equally shaped matrices, and back.
 
-Newton-Schulz runs once per stack instead of once per leaf: fewer and larger matrix products, and far
-less to compile. The plan depends on static shapes only; nothing here waits for the device.
+Newton-Schulz runs once per stack instead of once per leaf: fewer and larger matrix products, and
+far less to compile. The plan depends on static shapes only; nothing here waits for the device.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import jax.numpy as jnp
 from .dimension_numbers import MuonDimensionNumbers
 from .matrix_view import MatrixView, from_matrices, matrix_view, per_part, to_matrices
 
-# A function of a stack [k, m, n], m <= n, that treats each matrix alone.
-StackFunction = Callable[[jax.Array], jax.Array]
+# A function of a stack [k, rows, columns] that treats each matrix alone.
+StackFunction = Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Unit:
-    """``batch`` matrices of ``fan_in`` x ``fan_out``: a part of a leaf, or several leaves joined."""
+    """``batch`` matrices ``fan_in`` x ``fan_out``: a part of a leaf, or several leaves joined."""
 
     members: tuple[Member, ...]
     batch: int
@@ -41,12 +41,8 @@ class Unit:
     fan_out: int
 
     @property
-    def flip(self) -> bool:
+    def is_tall(self) -> bool:
         return self.fan_in > self.fan_out
-
-    @property
-    def oriented(self) -> tuple[int, int]:
-        return (self.fan_out, self.fan_in) if self.flip else (self.fan_in, self.fan_out)
 
 
 @dataclass(frozen=True)
@@ -106,7 +102,7 @@ def _joined_unit(name: str, leaves: Sequence[int], views: Sequence[MatrixView]) 
 
 
 def scale_per_leaf(plan: Plan, factor: Callable[[int, int], Any]) -> list[Any]:
-    """``factor(fan_in, fan_out)`` of the matrices each leaf is part of, broadcastable to the leaf."""
+    """``factor(fan_in, fan_out)`` of each leaf's matrices, broadcastable to the leaf."""
     values: list[list[Any]] = [[None] * len(view.parts) for view in plan.views]
     known: dict[tuple[int, int], Any] = {}
     for unit in plan.units:
@@ -119,6 +115,7 @@ def scale_per_leaf(plan: Plan, factor: Callable[[int, int], Any]) -> list[Any]:
 
 
 def map_matrices(
+    prepare: StackFunction,
     function: StackFunction,
     leaves: Sequence[jax.Array],
     plan: Plan,
@@ -126,49 +123,58 @@ def map_matrices(
     batch_update: bool = True,
     batch_update_size: int = 0,
 ) -> list[jax.Array]:
-    """Apply ``function`` to every matrix of every leaf.
+    """Apply ``function`` after ``prepare`` to every matrix of every leaf.
 
     Args:
-      function: maps a stack [k, m, n] to one of the same shape and dtype.
+      prepare: maps a stack [k, fan_in, fan_out], in the orientation of the leaves.
+      function: maps a stack [k, m, n] with m <= n; tall matrices are transposed around it.
       leaves: arrays in the order of ``plan.views``.
       plan: from ``make_plan``.
       batch_update: stack equally shaped matrices of all leaves; otherwise one call per unit.
-      batch_update_size: matrices per call, at most; 0 is no limit.
+      batch_update_size: matrices per call of ``function``, at most; 0 is no limit.
 
     Returns:
-      The leaves with their matrices mapped.
+      The leaves with their matrices mapped, in their own dtypes.
     """
     packed = [_pack(unit, leaves, plan.views) for unit in plan.units]
     mapped: list[Any] = [None] * len(packed)
     for group in _groups(plan.units, packed, batch_update):
-        stack = _concatenate([packed[index] for index in group], axis=0)
-        result = _in_chunks(function, stack, batch_update_size)
-        sizes = [plan.units[index].batch for index in group]
-        for index, part in zip(group, _split(result, sizes, axis=0), strict=True):
-            mapped[index] = part
-    return _unpack(mapped, plan)
+        batches = [plan.units[index].batch for index in group]
+        wide = sum(not plan.units[index].is_tall for index in group)
+        halves = []
+        if wide:
+            halves.append(prepare(_concatenate([packed[i] for i in group[:wide]], axis=0)))
+        if wide < len(group):
+            tall = prepare(_concatenate([packed[i] for i in group[wide:]], axis=0))
+            halves.append(jnp.swapaxes(tall, 1, 2))
+        result = _in_chunks(function, _concatenate(halves, axis=0), batch_update_size)
+        for index, part in zip(group, _split(result, batches, axis=0), strict=True):
+            mapped[index] = jnp.swapaxes(part, 1, 2) if plan.units[index].is_tall else part
+    outputs = _unpack(mapped, plan)
+    return [new.astype(old.dtype) for new, old in zip(outputs, leaves, strict=True)]
 
 
 def _pack(unit: Unit, leaves: Sequence[jax.Array], views: Sequence[MatrixView]) -> jax.Array:
     parts = [
-        to_matrices(leaves[member.leaf], views[member.leaf], member.part, unit.flip)
-        for member in unit.members
+        to_matrices(leaves[member.leaf], views[member.leaf], member.part) for member in unit.members
     ]
-    return _concatenate(parts, axis=1 if unit.flip else 2)
+    return _concatenate(parts, axis=2)
 
 
 def _groups(
     units: Sequence[Unit], packed: Sequence[jax.Array], batch_update: bool
 ) -> list[list[int]]:
+    """Units that share a stack, the tall ones last."""
     if not batch_update:
         return [[index] for index in range(len(units))]
     groups: dict[Any, list[int]] = {}
-    for index, unit in enumerate(units):
-        groups.setdefault((unit.oriented, packed[index].dtype), []).append(index)
+    for index in sorted(range(len(units)), key=lambda index: units[index].is_tall):
+        sides = sorted((units[index].fan_in, units[index].fan_out))
+        groups.setdefault((*sides, packed[index].dtype), []).append(index)
     return list(groups.values())
 
 
-def _in_chunks(function: StackFunction, stack: jax.Array, size: int) -> jax.Array:
+def _in_chunks(function: StackFunction, stack: jax.Array, size: int) -> Any:
     """``function`` over at most ``size`` matrices at a time, one after the other."""
     total = stack.shape[0]
     if not 0 < size < total:
@@ -185,9 +191,8 @@ def _unpack(mapped: Sequence[jax.Array], plan: Plan) -> list[jax.Array]:
     parts: list[list[Any]] = [[None] * len(view.parts) for view in plan.views]
     for unit, array in zip(plan.units, mapped, strict=True):
         widths = [member.fan_out for member in unit.members]
-        pieces = _split(array, widths, axis=1 if unit.flip else 2)
-        for member, piece in zip(unit.members, pieces, strict=True):
-            parts[member.leaf][member.part] = (piece, unit.flip)
+        for member, piece in zip(unit.members, _split(array, widths, axis=2), strict=True):
+            parts[member.leaf][member.part] = piece
     return [from_matrices(row, view) for row, view in zip(parts, plan.views, strict=True)]
 
 
