@@ -276,7 +276,8 @@ def _check_table(source: Source, node: cst.Assign, name: str, names: frozenset[s
     if released is None:
         return
     missing = sorted(released - names)
-    known = sorted(n for n in names - released if is_known(n))
+    # Some tables hold parts of names.
+    known = sorted(n for n in names - released if any(n in name for name in _KNOWN))
     if missing or known:
         raise AnchorNotFound(
             f"{name} was changed ({', '.join(missing + known)}) for paths that the fork's rules "

@@ -6,6 +6,7 @@ edits stays as it was, whatever the file's indentation and line ends.
 
 from __future__ import annotations
 
+import ast
 import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -61,14 +62,12 @@ class Source:
 
     def start(self, node: cst.CSTNode) -> int:
         """Offset of the first character of ``node``, its parentheses included."""
-        parens = getattr(node, "lpar", None) or (node,)
-        position = self._ranges[parens[0]].start
+        position = self._ranges[_parens(node, "lpar")[0]].start
         return self._offset(position.line, position.column)
 
     def end(self, node: cst.CSTNode) -> int:
         """Offset after the last character of ``node``, its parentheses included."""
-        parens = getattr(node, "rpar", None) or (node,)
-        position = self._ranges[parens[-1]].end
+        position = self._ranges[_parens(node, "rpar")[-1]].end
         return self._offset(position.line, position.column)
 
     def code(self, node: cst.CSTNode) -> str:
@@ -86,6 +85,14 @@ class Source:
 
     def _offset(self, line: int, column: int) -> int:
         return self._lines[line - 1] + column + self.offset - self.shell
+
+
+def _parens(node: cst.CSTNode, side: str) -> tuple[cst.CSTNode, ...]:
+    """Parentheses around an expression, or at the end of an import; else the node itself."""
+    found = getattr(node, side, None)
+    if isinstance(found, cst.RightParen):
+        return (found,)
+    return tuple(found) if isinstance(found, list | tuple) and found else (node,)
 
 
 def parse(text: str) -> Source:
@@ -122,14 +129,24 @@ def _module(code: str, first_line: int) -> cst.Module:
     try:
         return cst.parse_module(code)
     except cst.ParserSyntaxError as error:
-        raise AnchorNotFound(
-            f"syntax error: {error.message}", first_line + error.raw_line - 1
-        ) from error
+        line = first_line + _line_of_error(code, error) - 1
+        raise AnchorNotFound("syntax error", line) from error
     except BaseException as error:
         # LibCST's native parser panics with a BaseException of its own.
         if type(error).__name__ != "PanicException":
             raise
         raise AnchorNotFound("LibCST cannot take this file: are its line ends mixed?") from error
+
+
+def _line_of_error(code: str, error: cst.ParserSyntaxError) -> int:
+    """The compiler's line where it also objects: LibCST names the token behind the error."""
+    try:
+        ast.parse(code)
+    except SyntaxError as found:
+        return found.lineno or error.raw_line
+    except ValueError:
+        pass
+    return error.raw_line
 
 
 def splice(text: str, edits: Iterable[Edit]) -> str:

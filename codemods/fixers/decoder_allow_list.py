@@ -36,8 +36,8 @@ def apply(text: str, context: Context) -> str:
     source = _statement(text)
     lists = [node for node in walk(source.module) if isinstance(node, cst.List)]
     if not lists or not all(_is_entry(source, e) for e in lists[0].elements):
-        where = source.line(lists[0]) if lists else source.line(source.module.body[0])
-        raise AnchorNotFound(f"expected a list of {_ENUM} members", where)
+        where = source.start(lists[0]) if lists else source.offset
+        raise AnchorNotFound(f"expected a list of {_ENUM} members", line_of(text, where))
     edits = []
     if _ENTRY not in source.code(lists[0]):
         edits.append(_added_entry(source, lists[0]))

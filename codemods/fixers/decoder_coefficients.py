@@ -81,7 +81,8 @@ def _reads(owner: cst.FunctionDef) -> bool:
 def _dropped(source: Source, node: cst.If) -> Edit:
     text, newline = source.text, source.newline
     start, end = line_start(text, source.start(node)), line_end(text, source.end(node))
-    comments = [c.value for c in walk(node) if isinstance(c, cst.Comment)]
+    inside = (child for child in node.children if child not in node.leading_lines)
+    comments = [c.value for child in inside for c in walk(child) if isinstance(c, cst.Comment)]
     above, below = text[line_above(text, start) : start], rest_of_line(text, end)
     if not (comments or above.strip() or below.strip()):
         end = line_end(text, end)

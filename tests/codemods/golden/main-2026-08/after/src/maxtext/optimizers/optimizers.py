@@ -39,7 +39,6 @@ def get_optimizer(config, learning_rate_schedule, model=None):
     muon_weight_dimension_numbers = get_muon_weight_dimension_numbers(model, config)
 
     # Later decoders polish the spectrum.
-    # Later decoders polish the spectrum.
 
     muon_kwargs = {
         # Shared parameters
