@@ -115,7 +115,8 @@ def _look_ahead(spec: MuonSpec, buffer: Array, gradient: Array, count: int) -> A
     """The matrix that enters Newton-Schulz."""
     fresh = gradient if spec.nesterov_style == "sgd" else (1.0 - spec.beta) * gradient
     now, following = 1.0, 1.0
-    if spec.bias_correction:
+    # The sum style has no corrected form.
+    if spec.bias_correction and spec.nesterov_style == "ema":
         now = 1.0 - spec.beta ** (count + 1)
         following = 1.0 - spec.beta ** (count + 2)
     if not spec.nesterov:

@@ -1,0 +1,142 @@
+"""Two checkpoints one step apart, and everything of their run that the step depends on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from converters.errors import CheckpointError
+from converters.megatron.model import Model, model_of
+from converters.megatron.run import OptimizerState, Run, read_run
+from converters.megatron.torch_dist import Checkpoint, open_checkpoint
+from muon_fork.megatron_args import settle
+from muon_fork.spec import MuonSpec, SpecError
+
+# Fields of the schedule that may change: the position, and the length of a constant weight decay.
+_MOVING = ("num_steps", "wd_incr_steps")
+# Arguments by which two checkpoints are of one run: those that shape the model or the step.
+_SAME_ARGUMENTS = re.compile(
+    "num_|hidden_size|kv_channels|ffn_|moe_|qk_|q_lora|kv_lora|v_head|optimizer$|muon_|adam_|clip_"
+)
+_COUNTERS = ("num_floating_point_operations_so_far", "num_workers")
+
+
+class ReplayError(Exception):
+    """The step between two checkpoints cannot be replayed; the message says why."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An open pair.
+
+    Attributes:
+      before, after: the checkpoints.
+      spec: of the run, with the weight decays of this step; clipping is off, since the gradient
+        that the buffers hold is the clipped one.
+      notes: how the spec was settled.
+      model: shapes and names.
+      muon_rate, adam_rate: learning rates of the step.
+      adam_count: steps that Adam had taken before.
+    """
+
+    before: Checkpoint
+    after: Checkpoint
+    spec: MuonSpec
+    notes: tuple[str, ...]
+    model: Model
+    muon_rate: float
+    adam_rate: float
+    adam_count: int
+
+
+def open_pair(before: Path, after: Path, overrides: Mapping[str, Any]) -> Pair:
+    """Open both checkpoints.
+
+    Args:
+      before, after: ``iter_XXXXXXX`` folders, or folders above one.
+      overrides: MuonSpec fields that the arguments do not record (``ns_eps``).
+
+    Raises:
+      ReplayError: not consecutive steps of one run, or a run that cannot be replayed.
+    """
+    try:
+        first, second = open_checkpoint(before), open_checkpoint(after)
+        run, next_run = read_run(first), read_run(second)
+        _require_consecutive(run, next_run)
+        spec, notes = settle(run.arguments, overrides)
+        model = model_of(run.arguments)
+    except (CheckpointError, SpecError) as error:
+        raise ReplayError(str(error)) from error
+    muon = _groups(run, is_adam=False)
+    adam = _groups(run, is_adam=True)
+    # A checkpoint is written after the scheduler's step: its groups are set for the step to come.
+    spec = spec.replace(
+        weight_decay=_agreed(muon, "weight_decay"),
+        adam_weight_decay=max(float(group["weight_decay"]) for group in adam),
+        clip_grad=0.0,
+    )
+    _require_momentum(muon, spec)
+    return Pair(
+        before=first,
+        after=second,
+        spec=spec,
+        notes=notes,
+        model=model,
+        muon_rate=_agreed(muon, "lr"),
+        adam_rate=_agreed(adam, "lr"),
+        adam_count=_adam_count(run),
+    )
+
+
+def _require_consecutive(run: Run, next_run: Run) -> None:
+    if next_run.iteration != run.iteration + 1:
+        raise ReplayError(
+            f"iterations {run.iteration} and {next_run.iteration}: expected consecutive ones; "
+            "save every step for two steps (--save-interval 1)"
+        )
+    for name, value in run.arguments.items():
+        other = next_run.arguments.get(name)
+        # Values that are no plain data have no equality worth asking.
+        if _SAME_ARGUMENTS.match(name) and name not in _COUNTERS and repr(value) != repr(other):
+            raise ReplayError(f"{name}: {value!r} before, {other!r} after: not one run")
+    schedules = [{k: v for k, v in r.schedule.items() if k not in _MOVING} for r in (run, next_run)]
+    changed = [k for k in schedules[0] if schedules[0][k] != schedules[1].get(k)]
+    if changed:
+        raise ReplayError(f"the schedule changed between the checkpoints: {', '.join(changed)}")
+
+
+def _groups(run: Run, is_adam: bool) -> list[Mapping[str, Any]]:
+    chosen: list[OptimizerState] = [
+        state for state in run.optimizers if any("betas" in g for g in state.groups) == is_adam
+    ]
+    groups = [group for state in chosen for group in state.groups]
+    if not groups:
+        kind = "Adam" if is_adam else "Muon"
+        raise ReplayError(f"no {kind} parameter groups: saved without optimizer (--no-save-optim)?")
+    return groups
+
+
+def _agreed(groups: list[Mapping[str, Any]], name: str) -> float:
+    values = {float(group[name]) for group in groups}
+    if len(values) != 1:
+        raise ReplayError(f"parameter groups differ in {name}: {sorted(values)}")
+    return values.pop()
+
+
+def _require_momentum(groups: list[Mapping[str, Any]], spec: MuonSpec) -> None:
+    for group in groups:
+        saved = group.get("momentum", group.get("momentum_beta"))
+        if saved != spec.beta:
+            raise ReplayError(
+                f"momentum {saved!r} in the optimizer, {spec.beta!r} in the arguments"
+            )
+
+
+def _adam_count(run: Run) -> int:
+    steps = [state.step for state in run.optimizers if state.step is not None]
+    if not steps:
+        raise ReplayError("Adam's step count is in neither the state nor the groups")
+    return steps[0]

@@ -1,0 +1,107 @@
+"""What the replay found, parameter by parameter."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .leaves import Array, Leaf, read_leaves
+from .pair import Pair, open_pair
+from .step import replay
+
+
+@dataclass(frozen=True)
+class Row:
+    """One leaf.
+
+    Attributes:
+      path, key: its names in MaxText and in the checkpoint.
+      optimizer: ``muon`` or ``adam``.
+      shape: in MaxText.
+      difference: max |weight of the replay - weight that Megatron saved|.
+      step: max |change of the weight|, for scale.
+      second_moment: max |difference| of Adam's second moment, None for Muon.
+    """
+
+    path: str
+    key: str
+    optimizer: str
+    shape: tuple[int, ...]
+    difference: float
+    step: float
+    second_moment: float | None
+
+
+@dataclass(frozen=True)
+class Report:
+    """The rows in the checkpoint's order, and what they were computed with."""
+
+    before: str
+    after: str
+    rows: tuple[Row, ...]
+    spec: dict[str, Any]
+    notes: tuple[str, ...]
+    muon_rate: float
+    adam_rate: float
+    limit: float
+
+    @property
+    def worst(self) -> float:
+        return max(row.difference for row in self.rows)
+
+    @property
+    def passed(self) -> bool:
+        """Whether every weight is within the limit; a NaN is not."""
+        return all(row.difference <= self.limit for row in self.rows)
+
+    def as_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self) | {"worst": self.worst, "passed": self.passed}
+
+
+def compare(before: Path, after: Path, limit: float, overrides: Mapping[str, Any]) -> Report:
+    """Replay the step from ``before`` to ``after``.
+
+    Raises:
+      ReplayError: it cannot be replayed.
+    """
+    pair = open_pair(before, after, overrides)
+    leaves = read_leaves(pair)
+    weights, seconds = replay(pair, leaves)
+    return Report(
+        before=str(pair.before.folder),
+        after=str(pair.after.folder),
+        rows=tuple(_row(leaf, weights[leaf.path], seconds.get(leaf.path)) for leaf in leaves),
+        spec=dataclasses.asdict(pair.spec),
+        notes=_notes(pair),
+        muon_rate=pair.muon_rate,
+        adam_rate=pair.adam_rate,
+        limit=limit,
+    )
+
+
+def _row(leaf: Leaf, weight: Array, second: Array | None) -> Row:
+    return Row(
+        path="/".join(leaf.path),
+        key=leaf.key,
+        optimizer="muon" if leaf.is_muon else "adam",
+        shape=leaf.weight.shape,
+        difference=float(np.abs(weight - leaf.expected).max()),
+        step=float(np.abs(leaf.expected - leaf.weight).max()),
+        second_moment=_distance(second, leaf.expected_second),
+    )
+
+
+def _distance(array: Array | None, other: Array | None) -> float | None:
+    if array is None or other is None:
+        return None
+    return float(np.abs(array - other).max())
+
+
+def _notes(pair: Pair) -> tuple[str, ...]:
+    block = pair.model.decoder_block
+    return (*pair.notes, f"shapes, paths and stored scales of MaxText's decoder_block={block}")

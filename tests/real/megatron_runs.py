@@ -1,0 +1,56 @@
+"""Train every combination with the real TensorParallelMuon and write the results to an npz file.
+
+    python -m tests.real.megatron_runs FILE NS_DTYPE [FOLDER]
+
+FOLDER goes to the front of ``sys.path``: it may hold another Megatron-Core. ``--one-ulp`` moves
+every weight and gradient by one unit in the last place first: what remains between two such runs
+is the noise of Megatron against itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from checks.references import emerging
+
+from .megatron_cases import SHAPES, Options, key, options, spec_for, values
+
+
+def main(argv: list[str]) -> None:
+    one_ulp = "--one-ulp" in argv
+    file, ns_dtype, *folders = [word for word in argv if word != "--one-ulp"]
+    sys.path[:0] = folders
+    arrays = {"version": np.array(_version())}
+    for row in options(ns_dtype):
+        arrays |= train(row, one_ulp)
+    np.savez(Path(file), **arrays)
+
+
+def train(row: Options, one_ulp: bool = False) -> dict[str, np.ndarray]:
+    """Weight and buffer of every shape after the last step."""
+    arrays = {}
+    for shape in SHAPES:
+        weight, gradients = values(row, shape)
+        if one_ulp:
+            weight = np.nextafter(weight, np.float32(np.inf))
+            gradients = [np.nextafter(g, np.float32(np.inf)) for g in gradients]
+        end = emerging.trajectory(
+            spec_for(row, shape), weight, gradients, row.learning_rate, shape.qkv
+        )
+        arrays[key(row, shape, "weight")] = end.weight
+        arrays[key(row, shape, "buffer")] = end.buffer
+    return arrays
+
+
+def _version() -> str:
+    emerging.optimizer_class()
+    import megatron.core
+
+    return str(megatron.core.__version__)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
