@@ -44,7 +44,8 @@ class Argument:
 
 
 COMMON: tuple[Argument, ...] = (
-    Argument("beta", ("muon_momentum",), "--muon-momentum"),
+    # momentum_beta: as Megatron-Core 0.16 names it in its parameter groups.
+    Argument("beta", ("muon_momentum", "momentum_beta"), "--muon-momentum"),
     Argument("nesterov", ("muon_nesterov", "muon_use_nesterov"), "--muon-nesterov"),
     Argument("num_ns_steps", ("muon_num_ns_steps", "muon_ns_steps"), "--muon-num-ns-steps"),
     Argument("weight_decay", ("weight_decay",), "--weight-decay"),

@@ -21,7 +21,7 @@ from muon_fork.maxtext import (
 )
 from muon_fork.presets import PRESETS, preset
 from muon_fork.spec import SpecError
-from tests.fork.param_trees import config, leaves
+from tests.fork.param_trees import FAMILIES, config, leaves
 
 
 @pytest.mark.parametrize("row", PRESETS, ids=lambda row: row.name)
@@ -70,6 +70,39 @@ def test_unknown_paths_are_logged_once_for_all_layers(caplog: pytest.LogCaptureF
     assert "decoder/other/kernel" in caplog.text
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_muon_takes_every_familys_tree(family: str) -> None:
+    """Shapes only: joins, splits and scales of a whole model fit together, and state is stable."""
+    spec = preset("megatron").replace(unfold_scaled_weights=family != "llama2_fused")
+    cfg = config(family, spec)
+    rules = dimension_rules(cfg)
+    params = abstract_params(family)
+    dims = jax.tree_util.tree_map_with_path(
+        lambda path, leaf: rules([key.key for key in path], leaf.shape), params
+    )
+    optimizer = muon_fork.muon(
+        0.1,
+        muon_weight_dimension_numbers=dims,
+        **muon_kwargs(cfg),
+        adam_weight_decay_mask=adam_weight_decay_mask(cfg),
+    )
+    state = jax.eval_shape(optimizer.init, params)
+    updates, after = jax.eval_shape(optimizer.update, params, state, params)
+    assert jax.tree.structure(updates) == jax.tree.structure(params)
+    same = jax.tree.map(lambda a, b: (a.shape, a.dtype) == (b.shape, b.dtype), state, after)
+    assert all(jax.tree.leaves(same))
+
+
+def abstract_params(family: str, layout: str = "scan") -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for leaf in leaves(family, layout):
+        node = tree
+        for name in leaf.path[:-1]:
+            node = node.setdefault(name, {})
+        node[leaf.path[-1]] = jax.ShapeDtypeStruct(leaf.shape, jnp.float32)
+    return {"params": tree}
+
+
 def test_incomplete_configuration_is_refused() -> None:
     cfg = config("llama2", preset("optax"))
     del cfg.muon_ns_eps
@@ -80,13 +113,8 @@ def test_incomplete_configuration_is_refused() -> None:
 
 def test_routing_table_has_one_row_per_parameter() -> None:
     rows = leaves("qwen3", "unscan")
-    tree: dict[str, Any] = {}
-    for leaf in rows:
-        node = tree
-        for name in leaf.path[:-1]:
-            node = node.setdefault(name, {})
-        node[leaf.path[-1]] = jax.ShapeDtypeStruct(leaf.shape, jnp.float32)
-    table = routing_table({"params": tree}, config("qwen3", preset("megatron")))
+    cfg = config("qwen3", preset("megatron"))
+    table = routing_table(abstract_params("qwen3", "unscan"), cfg)
     assert sorted(row.path for row in table) == sorted(f"params/{leaf.name}" for leaf in rows)
     by_path = {row.path: row for row in table}
     norm = by_path["params/decoder/decoder_norm/scale"]
