@@ -187,7 +187,8 @@ def _stop(number: int, frame: object) -> NoReturn:
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point; exits with the command's code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    signal.signal(signal.SIGTERM, _stop)
+    if argv is None:
+        signal.signal(signal.SIGTERM, _stop)
     try:
         code = cli.main(arguments, prog_name="muon-migrate", standalone_mode=False)
     except MigrateError as error:
