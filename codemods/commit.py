@@ -30,6 +30,10 @@ def write(applied: Applied, python: str | None) -> None:
     """
     plan = applied.plan
     layout = plan.layout
+    if not plan.changes:
+        if python:
+            probe.build_optimizer(python, plan)
+        return
     check_ground(layout, plan.changes)
     record = _next_record(applied)
     package = layout.package
@@ -44,11 +48,11 @@ def write(applied: Applied, python: str | None) -> None:
         write_all(plan.changes, undo)
         if python:
             probe.build_optimizer(python, plan)
-        final = _state_changes(applied, record, "applied")
-        write_all([c for c in final if c.before != c.after], undo)
+        write_all(_state_changes(applied, record, "applied"), undo)
 
 
 def check_ground(layout: Layout, changes: Sequence[Change]) -> None:
+    """Raise with everything that is in the way of writing, before the first byte is written."""
     problems = [dataclasses.replace(p, path=_shown(layout, p)) for p in obstacles(changes)]
     for change in changes:
         if records.read(change.path) != change.before:
@@ -116,4 +120,5 @@ def _state_changes(applied: Applied, record: Record, state: records.State) -> li
             wanted[records.original_name(layout, row.before)] = change.before
     manifest = records.dump(dataclasses.replace(record, state=state))
     wanted[layout.package / records.MANIFEST] = manifest
-    return [Change(path, records.read(path), data) for path, data in wanted.items()]
+    found = [Change(path, records.read(path), data) for path, data in wanted.items()]
+    return [change for change in found if change.before != change.after]

@@ -15,6 +15,7 @@ from typing import Any
 from codemods.cli import main
 
 GOLDEN = Path(__file__).parent / "golden"
+SMALL = "release-0.2.5"  # the tree with the most to migrate
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,5 @@
+"""``python -m codemods`` is ``muon-migrate``."""
+
+from codemods.cli import main
+
+main()

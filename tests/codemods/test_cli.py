@@ -1,0 +1,160 @@
+"""The commands as users type them: exit codes, streams, JSON, speed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from codemods.fixers import FIXERS
+from muon_fork.presets import DEFAULT_REFERENCE, PRESETS
+from tests.codemods.trees import SMALL, copy_of, migrate, snapshot
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    return copy_of(SMALL, tmp_path / "tree")
+
+
+def test_check_writes_nothing_and_tells_by_its_exit_code(tree: Path) -> None:
+    before = snapshot(tree)
+    result = migrate("apply", tree, "--check")
+    assert (result.code, result.err) == (1, "")
+    assert "would be changed: maxtext/optimizers/optimizers.py" in result.out
+    assert snapshot(tree) == before
+    assert migrate("apply", tree).code == 0
+    assert migrate("apply", tree, "--check").code == 0
+
+
+def test_diff_is_a_patch_of_exactly_what_apply_writes(tree: Path, tmp_path: Path) -> None:
+    before = snapshot(tree)
+    result = migrate("apply", tree, "--diff")
+    assert result.code == 0
+    assert snapshot(tree) == before
+    assert migrate("apply", tree, "--diff", "--check").code == 1
+    patched = copy_of(SMALL, tmp_path / "patched")
+    patch = ["git", "apply", "--unidiff-zero", "-p1", "-"]
+    subprocess.run(patch, cwd=patched, input=result.out, text=True, check=True)
+    assert migrate("apply", tree).code == 0
+    contents = {name: row[0] for name, row in snapshot(tree).items() if "optax_muon" not in name}
+    found = {name: row[0] for name, row in snapshot(patched).items()}
+    assert {name: contents[name] for name in found} == found
+
+
+def test_the_report_names_files_defaults_and_how_megatron_differs(tree: Path) -> None:
+    out = migrate("apply", tree).out
+    assert "changed: maxtext/configs/base.yml" in out
+    assert "muon_scale_mode: consistent_rms" in out
+    assert "muon_consistent_rms: 0.2 (was None)" in out
+    assert "--reference megatron (Megatron-Core) would differ in:" in out
+    assert "coefficient_type: quintic instead of simple" in out
+    assert "only muon-migrate's own copies can take the change back" in out
+
+
+def test_json_says_the_same(tree: Path) -> None:
+    document = migrate("apply", tree, "--json").document
+    assert document["reference"] == DEFAULT_REFERENCE
+    assert document["written"] is True
+    kinds = {row["path"]: row["change"] for row in document["changed"]}
+    assert kinds["maxtext/configs/types.py"] == "changed"
+    assert kinds["maxtext/third_party/optax_muon/spec.py"] == "created"
+    assert document["defaults"]["muon_consistent_rms"] == {"value": 0.2, "was": None}
+    assert document["differences"]["megatron"]["coefficient_type"] == ["simple", "quintic"]
+    second = migrate("apply", tree, "--json").document
+    assert second["changed"] == []
+    assert {"maxtext/configs/base.yml", "maxtext/utils/muon_utils.py"} <= set(second["unchanged"])
+
+
+@pytest.mark.parametrize("row", PRESETS, ids=lambda p: p.name)
+def test_every_preset_can_be_written_and_read_back(tree: Path, row: object) -> None:
+    name = getattr(row, "name", "")
+    assert migrate("apply", tree, "--reference", name).code == 0
+    assert migrate("status", tree, "--json").document["reference"] == name
+
+
+def test_status_tells_where_the_tree_stands(tree: Path) -> None:
+    assert "not migrated" in migrate("status", tree).out
+    migrate("apply", tree)
+    result = migrate("status", tree)
+    assert result.code == 0
+    assert f"defaults: {DEFAULT_REFERENCE}" in result.out
+    target = tree / "maxtext" / "optimizers" / "optimizers.py"
+    target.write_bytes(target.read_bytes() + b"# mine\n")
+    result = migrate("status", tree, "--json")
+    assert result.code == 1
+    assert result.document["changed_since_apply"] == ["maxtext/optimizers/optimizers.py"]
+    assert result.document["can_revert"] is False
+
+
+def test_list_fixers_lists_them_in_order() -> None:
+    lines = migrate("list-fixers").out.splitlines()
+    assert [line.split()[0] for line in lines] == [fixer.name for fixer in FIXERS]
+    rows = migrate("list-fixers", "--json").document["fixers"]
+    assert [row["name"] for row in rows] == [fixer.name for fixer in FIXERS]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["apply"],
+        ["frobnicate"],
+        ["apply", ".", "--reference", "megatron", "--megatron-args", "x.json"],
+        ["apply", ".", "--reference", "nobody"],
+        ["apply", "/nowhere/at/all"],
+    ],
+)
+def test_bad_usage_is_exit_two_with_a_message(arguments: list[str]) -> None:
+    result = migrate(*arguments)
+    assert result.code == 2
+    assert result.out == ""
+    assert result.err
+
+
+def test_errors_come_as_json_too(tmp_path: Path) -> None:
+    result = migrate("apply", tmp_path, "--json")
+    assert result.code == 2
+    (problem,) = result.document["problems"]
+    assert problem["path"] == str(tmp_path)
+    assert "holds no MaxText" in problem["message"]
+
+
+def test_only_and_skip_choose_fixers(tree: Path) -> None:
+    document = migrate("apply", tree, "--only", "base_yml", "--json").document
+    used = [name for row in document["changed"] for name in row["fixers"]]
+    assert used == ["base_yml"]
+    rest = migrate("apply", tree, "--skip", "base_yml", "--json").document
+    used = [name for row in rest["changed"] for name in row["fixers"]]
+    assert used
+    assert "base_yml" not in used
+    assert migrate("apply", tree, "--check").code == 0
+    assert "no such fixer: nonsense" in migrate("apply", tree, "--only", "nonsense").err
+
+
+def test_help_is_quick_and_loads_nothing_heavy() -> None:
+    script = (
+        "import sys; from codemods.cli import main\n"
+        "try: main(['apply', '--help'])\n"
+        "finally: print(sorted({'jax', 'torch', 'libcst', 'optax'} & set(sys.modules)))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert found.stdout.rstrip().endswith("[]")
+    walls = []
+    for _ in range(5):
+        start = time.perf_counter()
+        command = [sys.executable, "-m", "codemods", "--help"]
+        subprocess.run(command, capture_output=True, check=True)
+        walls.append(time.perf_counter() - start)
+    assert min(walls) <= 0.3, walls
+
+
+def test_json_of_every_command_is_one_document(tree: Path) -> None:
+    for command in (["status", tree], ["apply", tree], ["revert", tree], ["list-fixers"]):
+        document = json.loads(migrate(*command, "--json").out)
+        assert document["command"] == command[0]
+        assert document["problems"] == []
