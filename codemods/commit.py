@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from codemods import probe
 from codemods import record as records
 from codemods.changes import Change, make_directories, obstacles, transaction, write_all
 from codemods.errors import MigrateError, Problem
+from codemods.fork_copy import tool_identity
 from codemods.layout import Layout
 from codemods.prepare import Applied
 from codemods.record import FileRecord, Record, digest
 from codemods.state import is_marked
-from muon_fork.version import VERSION
 
 
 def write(applied: Applied, python: str | None) -> None:
@@ -76,13 +76,21 @@ def _next_record(applied: Applied) -> Record:
     names = [fixer.name for fixer in applied.plan.fixers]
     return Record(
         state="applied",
-        version=VERSION,
+        tool=tool_identity(),
         reference=applied.reference.label,
         settings=applied.reference.settings,
         fixers=tuple(dict.fromkeys([*(old.fixers if old else ()), *names])),
         files=files,
+        unchanged=_unchanged(applied, files),
         directories=old.directories if old else (),
     )
+
+
+def _unchanged(applied: Applied, files: Mapping[str, FileRecord]) -> dict[str, str]:
+    layout = applied.plan.layout
+    keys = {records.key_of(layout, path): path for path in applied.plan.unchanged}
+    found = {k: digest(records.read(path)) for k, path in keys.items() if k not in files}
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def _file_record(layout: Layout, change: Change, old: FileRecord | None) -> FileRecord:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
+from types import ModuleType
 
+import codemods
 import muon_fork
 
 FORK = Path("third_party/optax_muon")
@@ -18,11 +21,24 @@ muon-migrate copies it as a whole; see UPSTREAM.md for what it follows and where
 
 def fork_files() -> dict[Path, bytes]:
     """Every file of the copy, by its path below the package that holds ``third_party``."""
-    source = Path(os.path.abspath(muon_fork.__file__)).parent
+    source = _home(muon_fork)
     found = sorted(p for p in source.rglob("*") if p.suffix in _SUFFIXES and p.is_file())
     files = {FORK / path.relative_to(source): path.read_bytes() for path in found}
     files[FORK / "LICENSE"] = _NOTICE.encode()
     return files
+
+
+def tool_identity() -> str:
+    """A digest of the rewrites and the fork: another one may migrate a tree differently."""
+    found = hashlib.sha256()
+    for package in (codemods, muon_fork):
+        for path in sorted(_home(package).rglob("*.py")):
+            found.update(path.read_bytes())
+    return found.hexdigest()
+
+
+def _home(package: ModuleType) -> Path:
+    return Path(os.path.abspath(str(package.__file__))).parent
 
 
 def is_ours(fork: Path) -> bool:

@@ -53,15 +53,26 @@ def make_plan(
             start = originals.get(path)
             result = _rewrite(path, role, own, context, start, is_whole, problems)
             changes.append(result)
-    changes += _copy_of_fork(layout)
     if problems:
         raise MigrateError(*dict.fromkeys(problems))
+    return _with_fork(context, fixers, changes)
+
+
+def settled_plan(context: Context, fixers: Sequence[Fixer]) -> Plan:
+    """The plan for a tree whose files are known to be right."""
+    roles = {fixer.role for fixer in fixers}
+    paths = [path for role, path in context.layout.roles.items() if role in roles]
+    return _with_fork(context, fixers, [Change(path, None, None) for path in paths])
+
+
+def _with_fork(context: Context, fixers: Sequence[Fixer], changes: list[Change]) -> Plan:
+    found = [*changes, *_copy_of_fork(context.layout)]
     return Plan(
-        layout,
+        context.layout,
         context,
         tuple(fixers),
-        tuple(c for c in changes if c.before != c.after),
-        tuple(c.path for c in changes if c.before == c.after),
+        tuple(c for c in found if c.before != c.after),
+        tuple(c.path for c in found if c.before == c.after),
     )
 
 

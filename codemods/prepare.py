@@ -12,15 +12,16 @@ from codemods import record as records
 from codemods.changes import Change
 from codemods.errors import MigrateError, Problem
 from codemods.fixer import Context, Fixer
-from codemods.fork_copy import FORK
+from codemods.fork_copy import FORK, tool_identity
 from codemods.layout import Layout, detect
-from codemods.plan import Plan, make_plan, stale_fork_files
-from codemods.record import digest
+from codemods.plan import Plan, make_plan, settled_plan, stale_fork_files
+from codemods.record import Record, digest
 from codemods.reference import Reference, from_base_yml, from_preset
 from codemods.state import TreeState, examine, is_marked, stray_fork
 from muon_fork.config_keys import CONFIG_KEYS
 from muon_fork.presets import DEFAULT_REFERENCE
-from muon_fork.version import VERSION
+
+Fixers = tuple[Fixer, ...]
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def prepare(
     path: Path,
     reference: Reference | None,
     selection: Selection,
-    fixers: Sequence[Fixer],
+    fixers: Fixers,
     allow_dirty: bool,
 ) -> Applied:
     """Everything up to, and not including, the first write.
@@ -71,7 +72,7 @@ def prepare(
       MigrateError: the tree cannot be migrated as it is; nothing has been touched.
     """
     layout = detect(path)
-    chosen = selection.of(fixers)
+    selection.of(fixers)
     state = examine(layout)
     _refuse_half_applied(layout, state, selection, allow_dirty)
     reference = reference or _kept_or_default(layout, state)
@@ -82,8 +83,7 @@ def prepare(
         module=".".join((layout.package.name, *FORK.parts)),
         shared_keys=reference.shared_keys,
     )
-    originals = _originals(layout, state, reference, selection, fixers)
-    plan = make_plan(context, chosen, originals, is_whole=not selection)
+    plan = _plan(context, state, reference, selection, fixers)
     removed = stale_fork_files(layout, state.record)
     plan = dataclasses.replace(plan, changes=(*plan.changes, *removed))
     notes = (*reference.notes, *_clip_note(reference), *_git_notes(layout))
@@ -133,29 +133,42 @@ def label_of_tree(layout: Layout, state: TreeState) -> str | None:
         return "contradictory"
 
 
-def _originals(
-    layout: Layout,
-    state: TreeState,
-    reference: Reference,
-    selection: Selection,
-    fixers: Sequence[Fixer],
-) -> Mapping[Path, bytes]:
-    """Texts from before the last apply, where redoing it from them is both possible and needed.
+def _plan(
+    context: Context, state: TreeState, reference: Reference, selection: Selection, fixers: Fixers
+) -> Plan:
+    """The cheapest plan that is sure to be right.
 
-    Another reference or another version of the tool then leaves no trace of the earlier one.
+    A tree exactly as this very tool left it needs no parsing. One that another version, or another
+    reference, left whole is done anew from its originals, so that no trace of the earlier one
+    stays. Any other tree is rewritten as it is found.
     """
     record = state.record
-    if record is None or not state.is_explained or selection:
-        return {}
-    is_whole = set(record.fixers) == {fixer.name for fixer in fixers}
-    is_same = record.version == VERSION and record.settings == reference.settings
-    rows = record.files.values()
-    if is_same or not is_whole or any(row.edited for row in rows):
-        return {}
-    found = {
-        records.path_of(layout, key): records.original(layout, row)
-        for key, row in record.files.items()
-    }
+    is_known = record is not None and not selection and state.is_explained
+    if record is None or not is_known or not _is_whole(record, fixers):
+        return make_plan(context, selection.of(fixers), {}, is_whole=not selection)
+    is_same = record.tool == tool_identity() and record.settings == reference.settings
+    if is_same and _is_all_known(context.layout, record, fixers):
+        return settled_plan(context, fixers)
+    return make_plan(context, fixers, {} if is_same else _originals(context.layout, record), True)
+
+
+def _is_whole(record: Record, fixers: Fixers) -> bool:
+    """Whether every fixer ran, and nobody edited a file between two runs."""
+    names = {fixer.name for fixer in fixers}
+    return set(record.fixers) == names and not any(row.edited for row in record.files.values())
+
+
+def _is_all_known(layout: Layout, record: Record, fixers: Fixers) -> bool:
+    """Whether each file that a fixer would look at holds what it held after the last apply."""
+    known = {key: row.after for key, row in record.files.items()} | dict(record.unchanged)
+    roles = {fixer.role for fixer in fixers}
+    paths = [path for role, path in layout.roles.items() if role in roles]
+    return all(known.get(records.key_of(layout, p)) == digest(records.read(p)) for p in paths)
+
+
+def _originals(layout: Layout, record: Record) -> Mapping[Path, bytes]:
+    rows = record.files.items()
+    found = {records.path_of(layout, key): records.original(layout, row) for key, row in rows}
     return {path: data for path, data in found.items() if data is not None}
 
 

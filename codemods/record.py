@@ -52,20 +52,22 @@ class Record:
 
     Attributes:
       state: ``applying`` until everything is written.
-      version: of the tool.
+      tool: ``tool_identity()`` of the tool that ran.
       reference: label of the reference.
       settings: the configuration keys it settled, with their values.
       fixers: names of those that ran.
       files: what was written, by path relative to the package, with forward slashes.
+      unchanged: SHA-256 of the files that were right already, by the same kind of path.
       directories: those that were created, in the same form.
     """
 
     state: State
-    version: str
+    tool: str
     reference: str
     settings: Mapping[str, Any]
     fixers: tuple[str, ...]
     files: Mapping[str, FileRecord]
+    unchanged: Mapping[str, str]
     directories: tuple[str, ...]
 
 
@@ -149,11 +151,12 @@ def _parse(document: Any) -> Record:
         raise ValueError(f"state {document['state']!r}")
     return Record(
         state=document["state"],
-        version=document["version"],
+        tool=document["tool"],
         reference=document["reference"],
         settings=document["settings"],
         fixers=tuple(document["fixers"]),
         files={key: FileRecord(**row) for key, row in document["files"].items()},
+        unchanged=dict(document["unchanged"]),
         directories=tuple(document["directories"]),
     )
 
