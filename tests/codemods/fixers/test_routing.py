@@ -10,14 +10,8 @@ from pathlib import Path
 import libcst as cst
 import pytest
 
-from codemods.fixers._routing import (
-    RELEASED,
-    RELEASED_TABLES,
-    branch_digest,
-    digest,
-    is_known,
-    own_tests,
-)
+from codemods.fixers._released import RELEASED, RELEASED_TABLES, branch_digest, digest
+from codemods.fixers._routing import is_known, own_tests
 from codemods.fixers._source import Source, function, parse, walk
 from tests.codemods.fixers.tools import TREES, before
 
