@@ -46,7 +46,7 @@ class Reference:
         after = {p: w.ravel().copy() for p, w in weights.items()}
         for number, matrix in enumerate(matrices(shapes, self.spec)):
             self._muon(number, matrix, source_grads, weights, after)
-        for path in set(paths) - set(muon_leaves(shapes)):
+        for path in set(paths) - set(muon_leaves(shapes, self.spec)):
             after[path] = self._adam(path, source_grads[path], weights[path])
         self.count += 1
         return {p: self._fold(p) * (after[p].reshape(shapes[p]) - weights[p]) for p in paths}

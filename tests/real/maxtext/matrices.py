@@ -21,18 +21,19 @@ ADAM = ("scale", "bias", "embedding", "logits_dense")
 EXPERTS = ("MoeBlock_0", "moe_block")
 
 
-def muon_leaves(shapes: Shapes) -> list[str]:
+def muon_leaves(shapes: Shapes, spec: MuonSpec) -> list[str]:
     """Leaves that Muon trains, in the order of their paths."""
-    return [path for path in sorted(shapes) if not set(ADAM) & set(path.split("/"))]
+    adam = {*ADAM, *([] if spec.include_routers else ["gate"])}
+    return [path for path in sorted(shapes) if not adam & set(path.split("/"))]
 
 
 def matrices(shapes: Shapes, spec: MuonSpec) -> list[Matrix]:
     """Every matrix of the model; each entry of each Muon leaf lies in exactly one."""
     groups: dict[str, list[str]] = {}
-    for path in muon_leaves(shapes):
+    for path in muon_leaves(shapes, spec):
         groups.setdefault(_group(path, spec), []).append(path)
     found = [m for paths in groups.values() for m in _group_matrices(paths, shapes, spec)]
-    _check_partition(found, shapes)
+    _check_partition(found, {path: shapes[path] for path in muon_leaves(shapes, spec)})
     return found
 
 
@@ -81,6 +82,6 @@ def _merge(weight: np.ndarray) -> np.ndarray:
 
 
 def _check_partition(found: list[Matrix], shapes: Shapes) -> None:
-    for path in muon_leaves(shapes):
+    for path, shape in shapes.items():
         seen = np.concatenate([i.ravel() for m in found for p, i in m if p == path])
-        assert np.array_equal(np.sort(seen), np.arange(np.prod(shapes[path]))), path
+        assert np.array_equal(np.sort(seen), np.arange(np.prod(shape))), path
