@@ -98,7 +98,7 @@ def _removals(source: Source, kwargs: MuonKwargs) -> list[Edit]:
         key = key_of(element, source)
         assert isinstance(element, cst.DictElement)
         assert key is not None
-        value = source.code(element.value)
+        value = " ".join(source.code(element.value).split())
         if key in _REPLACED and value in {v.format(config=kwargs.config) for v in _REPLACED[key]}:
             edits.append(_removal(source, element))
         elif key == MASK_KEY or (key in settled and value != settled[key]):
