@@ -6,6 +6,7 @@ A YAML library would lose comments and spacing on the way back, and reading need
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ from muon_fork.spec import MuonSpec
 
 Scalar = str | int | float | bool | None
 
-_ENTRY = re.compile(r"^(?P<key>[A-Za-z_][\w.-]*):(?:[ \t]+(?P<rest>.*?))?[ \t]*\r?$", re.MULTILINE)
+_ENTRY = re.compile(r"^(?P<key>[A-Za-z_][\w.-]*):(?:[ \t]+(?P<rest>.*?))?[ \t]*\r?$")
+_QUOTED = re.compile(r"""(?P<q>['"]).*?(?P=q)""")
 _COMMENT = re.compile(r"(?:^|[ \t])#.*$")
 _NONE = {"", "~", "null", "none"}
 
@@ -32,17 +34,16 @@ class Entry:
     line: int
 
 
-def entries(text: str) -> list[Entry]:
+@functools.lru_cache(maxsize=4)
+def entries(text: str) -> tuple[Entry, ...]:
     """Every top-level entry, in order."""
-    return [
-        Entry(m["key"], _bare(m["rest"] or ""), text.count("\n", 0, m.start()) + 1)
-        for m in _ENTRY.finditer(text)
-    ]
+    found = ((number, _ENTRY.match(line)) for number, line in enumerate(text.split("\n"), 1))
+    return tuple(Entry(m["key"], _bare(m["rest"] or ""), number) for number, m in found if m)
 
 
 def _bare(rest: str) -> str:
     """A value without its comment; quotes stay."""
-    quoted = re.match(r"""(?P<q>['"]).*?(?P=q)""", rest)
+    quoted = _QUOTED.match(rest)
     return quoted[0] if quoted else _COMMENT.sub("", rest).strip()
 
 
