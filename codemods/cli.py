@@ -43,6 +43,12 @@ def cli() -> None:
     type=click.Path(path_type=Path),
     help="Whose Muon: the saved arguments of a Megatron run, as JSON.",
 )
+@click.option(
+    "--assume",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help="What the saved arguments do not say, such as ns_eps=1e-15 (repeatable).",
+)
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 if something would change.")
 @click.option("--diff", is_flag=True, help="Write nothing; print the edits of existing files.")
 @_AS_JSON
@@ -56,6 +62,7 @@ def apply(
     path: Path,
     reference: str | None,
     args_file: Path | None,
+    assume: tuple[str, ...],
     check: bool,
     diff: bool,
     as_json: bool,
@@ -82,7 +89,7 @@ def apply(
     from codemods.fixers import FIXERS
     from codemods.prepare import Selection, prepare, refuse_dirty
 
-    chosen = _reference(reference, args_file)
+    chosen = _reference(reference, args_file, assume)
     applied = prepare(path, chosen, Selection(only, skip), FIXERS, allow_dirty)
     is_written = not (check or diff)
     if is_written:
@@ -98,13 +105,17 @@ def apply(
     return FOUND if check and applied.plan.changes else CLEAN
 
 
-def _reference(name: str | None, args_file: Path | None) -> Reference | None:
+def _reference(
+    name: str | None, args_file: Path | None, assumptions: tuple[str, ...]
+) -> Reference | None:
     from codemods.reference import from_args_file, from_preset
 
     if name and args_file:
         raise MigrateError(Problem("--reference and --megatron-args exclude each other"))
+    if assumptions and not args_file:
+        raise MigrateError(Problem("--assume belongs to --megatron-args"))
     if args_file:
-        return from_args_file(args_file)
+        return from_args_file(args_file, assumptions)
     return from_preset(name) if name else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,20 +51,32 @@ def from_preset(name: str) -> Reference:
     return Reference(name, spec, shared)
 
 
-def from_args_file(path: Path) -> Reference:
+def from_args_file(path: Path, assumptions: Sequence[str] = ()) -> Reference:
     """The arguments of a Megatron run, which settle every key.
+
+    Args:
+      path: JSON file.
+      assumptions: ``FIELD=VALUE`` each, for what the arguments do not say.
 
     Raises:
       MigrateError: the file cannot be read or does not settle a field; the message names the flag.
     """
     from muon_fork import megatron_args
 
+    overrides = dict(_assumption(text) for text in assumptions)
     try:
-        spec, notes = megatron_args.settle(megatron_args.read_args_file(path), {})
+        spec, notes = megatron_args.settle(megatron_args.read_args_file(path), overrides)
     except (SpecError, OSError) as error:
         raise MigrateError(Problem(str(error), str(path))) from None
     shared = frozenset(row.key for row in CONFIG_KEYS if row.shared)
     return Reference(path.name, spec, shared, tuple(notes))
+
+
+def _assumption(text: str) -> tuple[str, base_yml.Scalar]:
+    field, found, value = text.partition("=")
+    if not found:
+        raise MigrateError(Problem(f"--assume {text}: expected FIELD=VALUE"))
+    return field.strip(), base_yml.scalar(value.strip())
 
 
 def from_base_yml(text: str, path: str, shared_keys: frozenset[str]) -> Reference:

@@ -38,13 +38,17 @@ def _lines_of(node: ast.stmt, lines: list[str]) -> list[str]:
     return lines[first - 1 : node.end_lineno]
 
 
-def mutate(seed: int, text: str) -> str:
-    """One to three mutations of ``text``."""
+def mutate(seed: int, text: str, is_valid: Callable[[str], bool]) -> str:
+    """One to three mutations of ``text``; mostly such that it stays valid, if that can be had."""
     draw = random.Random(seed)
-    lines = text.splitlines(keepends=True)
-    for _ in range(draw.choice((1, 1, 2, 3))):
-        lines = draw.choice(MUTATIONS)(draw, lines)
-    return "".join(lines)
+    for _ in range(draw.choice((1, 8, 8, 8))):
+        lines = text.splitlines(keepends=True)
+        for _ in range(draw.choice((1, 1, 2, 3))):
+            lines = draw.choice(MUTATIONS)(draw, lines)
+        bent = "".join(lines)
+        if bent != text and is_valid(bent):
+            break
+    return bent
 
 
 def _place(draw: random.Random, lines: list[str]) -> int:

@@ -12,7 +12,9 @@ import pytest
 
 from codemods.fixers import FIXERS
 from muon_fork.presets import DEFAULT_REFERENCE, PRESETS
-from tests.codemods.trees import SMALL, copy_of, migrate, snapshot
+from tests.codemods.trees import SMALL, copy_of, migrate, refused, snapshot
+
+ARGUMENTS = Path(__file__).parents[1] / "data" / "megatron_args"
 
 
 @pytest.fixture
@@ -74,6 +76,32 @@ def test_every_preset_can_be_written_and_read_back(tree: Path, row: object) -> N
     name = getattr(row, "name", "")
     assert migrate("apply", tree, "--reference", name).code == 0
     assert migrate("status", tree, "--json").document["reference"] == name
+
+
+def test_the_arguments_of_a_run_settle_every_key(tree: Path) -> None:
+    args = ["--megatron-args", ARGUMENTS / "dense.json"]
+    result = migrate("apply", tree, *args)
+    assert "adam_b2: 0.999 (was 0.95)" in result.out
+    assert "note: ns_eps is not recorded" in result.out
+    assert "gradient_clipping_threshold=0" in result.out
+    assert migrate("status", tree, "--json").document["reference"] == "dense.json"
+    again = migrate("apply", tree, *args, "--assume", "ns_eps=1e-15", "--json").document
+    assert again["defaults"] == {"muon_ns_eps": {"value": 1e-15, "was": 1e-07}}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("adam_distopt_fully_reshardable.json", (), "did not train with Muon"),
+        ("tp2.json", (), "blockwise"),
+        ("dense.json", ("--assume", "ns_eps"), "expected FIELD=VALUE"),
+        ("dense.json", ("--assume", "ns_epsilon=1"), "ns_epsilon"),
+    ],
+)
+def test_arguments_that_cannot_be_matched_are_refused(
+    tree: Path, name: str, options: tuple[str, ...], message: str
+) -> None:
+    assert message in refused(tree, "--megatron-args", str(ARGUMENTS / name), *options)
 
 
 def test_status_tells_where_the_tree_stands(tree: Path) -> None:

@@ -36,9 +36,8 @@ def tree(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 @pytest.mark.parametrize("tree", RELEASES, indirect=True)
 def test_a_release_goes_there_and_back(tree: Path) -> None:
     original = snapshot(tree)
-    code, output, seconds = _run("apply", str(tree))
+    code, output, _ = _run("apply", str(tree))
     assert code == 0, output
-    assert seconds <= SECONDS
     once = snapshot(tree)
     _check_that_only_targets_changed(original, once)
     _check_that_everything_compiles(tree, [name for name in once if name.endswith(".py")])
@@ -92,12 +91,17 @@ def test_the_release_before_muon_is_refused(tmp_path: Path) -> None:
     assert "this MaxText has no Muon to migrate" in refused(tmp_path / "tree")
 
 
-def test_check_of_a_migrated_release_parses_nothing(tmp_path: Path) -> None:
-    copy_release(RELEASES[-1], tmp_path / "tree")
-    first = _run("apply", str(tmp_path / "tree"))[2]
-    code, output, again = _run("apply", str(tmp_path / "tree"), "--check")
-    assert code == 0, output
-    assert again <= first / 2, (first, again)
+def test_apply_takes_three_seconds_and_a_check_afterwards_parses_nothing(tmp_path: Path) -> None:
+    """The largest release; the best of three, because the machine may be busy."""
+    tree = tmp_path / "tree"
+    copy_release(RELEASES[-1], tree)
+    rounds = []
+    for _ in range(3):
+        rounds.append((_run("apply", str(tree))[2], _run("apply", str(tree), "--check")[2]))
+        assert _run("revert", str(tree))[0] == 0
+    applies, checks = zip(*rounds, strict=True)
+    assert min(applies) <= SECONDS
+    assert min(checks) <= min(applies) / 2
 
 
 def test_the_releases_themselves_were_left_alone() -> None:
