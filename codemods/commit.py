@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from codemods import probe
 from codemods import record as records
@@ -78,12 +79,18 @@ def _next_record(applied: Applied) -> Record:
         state="applied",
         tool=tool_identity(),
         reference=applied.reference.label,
-        settings=applied.reference.settings,
+        settings=_settings(applied),
         fixers=tuple(dict.fromkeys([*(old.fixers if old else ()), *names])),
         files=files,
         unchanged=_unchanged(applied, files),
         directories=old.directories if old else (),
     )
+
+
+def _settings(applied: Applied) -> dict[str, Any]:
+    """What the whole tree is set to; nothing when its parts were written for two references."""
+    old, new = applied.state.record, applied.reference.settings
+    return new if applied.is_whole or old is None or old.settings == new else {}
 
 
 def _unchanged(applied: Applied, files: Mapping[str, FileRecord]) -> dict[str, str]:

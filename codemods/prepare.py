@@ -51,12 +51,18 @@ class Selection:
 
 @dataclass(frozen=True)
 class Applied:
-    """A plan, and what has to be known about carrying it out."""
+    """A plan, and what has to be known about carrying it out.
+
+    Attributes:
+      state: of the tree before.
+      is_whole: no fixer was left out.
+    """
 
     plan: Plan
     reference: Reference
     state: TreeState
     notes: tuple[str, ...]
+    is_whole: bool
 
 
 def prepare(
@@ -87,7 +93,7 @@ def prepare(
     removed = stale_fork_files(layout, state.record)
     plan = dataclasses.replace(plan, changes=(*plan.changes, *removed))
     notes = (*reference.notes, *_clip_note(reference), *_git_notes(layout))
-    return Applied(plan, reference, state, notes)
+    return Applied(plan, reference, state, notes, is_whole=not selection)
 
 
 def _refuse_half_applied(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from codemods.fork_copy import FORK, fork_files
 from codemods.record import MANIFEST, STATE_DIRECTORY
 from tests.codemods.trees import SMALL, copy_of, migrate, refused, snapshot
 
@@ -95,6 +96,37 @@ def test_revert_after_two_references_restores_the_original(tree: Path) -> None:
     migrate("apply", tree, "--reference", "megatron")
     assert migrate("revert", tree).code == 0
     assert snapshot(tree) == before
+
+
+def test_parts_written_for_two_references_are_made_one(tree: Path, tmp_path: Path) -> None:
+    migrate("apply", tree, "--only", "base_yml", "--reference", "optax")
+    migrate("apply", tree, "--skip", "base_yml", "--reference", "megatron")
+    assert migrate("apply", tree, "--reference", "megatron").code == 0
+    fresh = copy_of(SMALL, tmp_path / "fresh")
+    migrate("apply", fresh, "--reference", "megatron")
+    assert _contents(tree) == _contents(fresh)
+
+
+@pytest.mark.parametrize("has_record", [True, False])
+def test_an_older_copy_of_the_fork_is_brought_up_to_date(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_record: bool
+) -> None:
+    before = snapshot(tree)
+    older = {**fork_files(), FORK / "given_up.py": b"x = 1\n", FORK / "spec.py": b"# older\n"}
+    monkeypatch.setattr("codemods.plan.fork_files", lambda: older)
+    monkeypatch.setattr("codemods.commit.tool_identity", lambda: "older")
+    migrate("apply", tree)
+    monkeypatch.undo()
+    if not has_record:
+        shutil.rmtree(tree / STATE)
+        (tree / "maxtext" / FORK / "given_up.py").unlink()
+    assert migrate("apply", tree).code == 0
+    fresh = copy_of(SMALL, tmp_path / "fresh")
+    migrate("apply", fresh)
+    assert _contents(tree) == _contents(fresh)
+    if has_record:
+        assert migrate("revert", tree).code == 0
+        assert snapshot(tree) == before
 
 
 def test_values_set_by_hand_survive_an_apply_without_reference(tree: Path) -> None:
