@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -84,6 +85,22 @@ def test_forms_of_text_that_work(
     assert snapshot(tree) == before
 
 
+@pytest.mark.parametrize("unit", [b"    ", b"\t"])
+def test_forks_with_another_indentation_work(tree: Path, unit: bytes) -> None:
+    def reindent(data: bytes) -> bytes:
+        return re.sub(rb"(?m)^(?:  )+", lambda m: unit * (len(m[0]) // 2), data)
+
+    for name in (OPTIMIZER, MUON_UTILS, TYPES):
+        _edit(tree / name, reindent)
+    before = snapshot(tree)
+    result = migrate("apply", tree)
+    assert result.code == 0, result.err
+    for name in (OPTIMIZER, MUON_UTILS, TYPES):
+        compile((tree / name).read_bytes(), name, "exec")
+    migrate("revert", tree)
+    assert snapshot(tree) == before
+
+
 # Text that must be refused.
 
 
@@ -106,6 +123,43 @@ def test_text_that_no_rewrite_may_touch(
     assert line.startswith(f"muon-migrate: {name}:")
     assert message in line
     assert line.split(":")[2].strip().isdigit()
+
+
+_IMPORT = b"from optax.contrib._muon import muon as optax_muon\n"
+
+
+@pytest.mark.parametrize(
+    "imported",
+    [
+        b"from optax.contrib._muon import *\n",
+        b"try:\n  from optax.contrib._muon import muon as optax_muon\n"
+        b"except ImportError:\n  optax_muon = None\n",
+        b"if True:\n  from optax.contrib._muon import muon as optax_muon\n",
+        b"from .own import muon as optax_muon\n",
+        b"from .. import contrib\noptax_muon = contrib.muon\n",
+    ],
+    ids=["star", "try", "conditional", "relative", "assigned"],
+)
+def test_imports_that_cannot_be_switched_safely(tree: Path, imported: bytes) -> None:
+    _edit(tree / OPTIMIZER, lambda d: d.replace(_IMPORT, imported))
+    lines = refused(tree).splitlines()
+    assert all(re.match(rf"muon-migrate: {OPTIMIZER}:\d+: ", line) for line in lines), lines
+
+
+def test_a_wrapper_around_muon_is_refused_with_its_line(tree: Path) -> None:
+    wrapper = b"\n\ndef own_muon(**kwargs):\n  return optax_muon(**kwargs)\n"
+    _edit(tree / OPTIMIZER, lambda d: d.replace(b"= optax_muon(", b"= own_muon(") + wrapper)
+    assert re.search(rf"{OPTIMIZER}:\d+: ", refused(tree))
+
+
+def test_a_branch_that_the_forks_rules_would_shadow_is_refused_with_its_line(tree: Path) -> None:
+    head = b"def transform_logic("
+    text = (tree / MUON_UTILS).read_bytes()
+    at = text.index(b"  if ", text.index(head))
+    branch = b'  if "query" in path and len(path) > 3:\n    return None\n'
+    (tree / MUON_UTILS).write_bytes(text[:at] + branch + text[at:])
+    line = text.count(b"\n", 0, at) + 1
+    assert f"{MUON_UTILS}:{line}: " in refused(tree)
 
 
 def test_one_bad_file_does_not_hide_the_others(tree: Path) -> None:
