@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -54,11 +55,16 @@ def muon_imports(source: Source, context: Context) -> tuple[MuonImport, ...]:
     Raises:
       AnchorNotFound: one that cannot be switched: star, relative, conditional, of a whole module.
     """
+    return _muon_imports(source, context.module)
+
+
+@functools.lru_cache(maxsize=8)
+def _muon_imports(source: Source, fork: str) -> tuple[MuonImport, ...]:
     found = tuple(_from_imports(source))
     top = {id(row.node) for row in found}
     for node in walk(source.module):
         if isinstance(node, cst.ImportFrom) and id(node) not in top:
-            _refuse_from(node, source, context)
+            _refuse_from(node, source, fork)
         elif isinstance(node, cst.Import):
             _refuse_module(node, source)
         elif isinstance(node, cst.Attribute):
@@ -170,10 +176,10 @@ def _dotted(node: cst.BaseExpression) -> str:
     return node.value if isinstance(node, cst.Name) else "?"
 
 
-def _refuse_from(node: cst.ImportFrom, source: Source, context: Context) -> None:
+def _refuse_from(node: cst.ImportFrom, source: Source, fork: str) -> None:
     module, line = _module_name(node), source.line(node)
     names = {name for name, _, _ in _aliases(node)}
-    if module.startswith(context.module):
+    if module.startswith(fork):
         return
     if isinstance(node.names, cst.ImportStar):
         if module in (*_MUON_MODULES, _SHARED_MODULE):

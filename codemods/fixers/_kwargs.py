@@ -8,7 +8,7 @@ import libcst as cst
 
 from codemods.fixer import AnchorNotFound, Context
 from codemods.fixers._imports import local_names
-from codemods.fixers._source import Source, function, walk
+from codemods.fixers._source import Source, children, function, walk
 
 
 @dataclass(frozen=True)
@@ -124,10 +124,10 @@ def _references(node: cst.CSTNode) -> list[cst.Name]:
         return []
     if isinstance(node, cst.Name):
         return [node]
-    children: list[cst.CSTNode] = list(node.children)
+    below = children(node)
     if isinstance(node, cst.Attribute | cst.Arg):
-        children = [node.value]
-    return [name for child in children for name in _references(child)]
+        below = [node.value]
+    return [name for child in below for name in _references(child)]
 
 
 def _assignments(owner: cst.FunctionDef, name: str) -> list[cst.Assign]:

@@ -31,7 +31,7 @@ class Edit:
     new: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Source:
     """A parsed text, or a parsed slice of one.
 
@@ -118,11 +118,12 @@ def _parse(text: str, start: int, end: int, *, indented: bool) -> Source:
     shell = _SHELL if indented else ""
     code = shell + text[start:end]
     module = _module(code, line_of(text, start) - (1 if indented else 0))
-    if module.code != code:
-        raise AnchorNotFound("LibCST does not reproduce this file: are its line ends mixed?")
-    wrapper = MetadataWrapper(module, unsafe_skip_copy=True)
+    ranges = MetadataWrapper(module, unsafe_skip_copy=True).resolve(PositionProvider)
     lines = (0, *(found.end() for found in _NEWLINE.finditer(code)))
-    return Source(text, module, start, len(shell), lines, wrapper.resolve(PositionProvider))
+    # LibCST ends every module with a line end, its own if need be.
+    if ranges[module].end.line != len(lines) + (lines[-1] != len(code)):
+        raise AnchorNotFound("LibCST counts other lines in this file: are its line ends mixed?")
+    return Source(text, module, start, len(shell), lines, ranges)
 
 
 def _module(code: str, first_line: int) -> cst.Module:
@@ -162,10 +163,24 @@ def splice(text: str, edits: Iterable[Edit]) -> str:
 
 
 def walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """``node`` and everything below it, in the order of the text."""
-    yield node
-    for child in node.children:
-        yield from walk(child)
+    """``node`` and everything below it, each before what it holds."""
+    pending = [node]
+    while pending:
+        node = pending.pop()
+        yield node
+        pending += reversed(children(node))
+
+
+def children(node: cst.CSTNode) -> list[cst.CSTNode]:
+    """What ``node`` holds, in the order of its fields; its own ``children`` copies the tree."""
+    found: list[cst.CSTNode] = []
+    for name in node.__dataclass_fields__:
+        value = getattr(node, name)
+        if isinstance(value, cst.CSTNode):
+            found.append(value)
+        elif isinstance(value, list | tuple):
+            found += [item for item in value if isinstance(item, cst.CSTNode)]
+    return found
 
 
 def line_of(text: str, offset: int) -> int:

@@ -13,6 +13,7 @@ from codemods.fixer import AnchorNotFound, Context, Fixer
 from codemods.fixers._source import (
     Edit,
     Source,
+    children,
     function,
     line_above,
     line_end,
@@ -81,7 +82,7 @@ def _reads(owner: cst.FunctionDef) -> bool:
 def _dropped(source: Source, node: cst.If) -> Edit:
     text, newline = source.text, source.newline
     start, end = line_start(text, source.start(node)), line_end(text, source.end(node))
-    inside = (child for child in node.children if child not in node.leading_lines)
+    inside = (child for child in children(node) if child not in node.leading_lines)
     comments = [c.value for child in inside for c in walk(child) if isinstance(c, cst.Comment)]
     above, below = text[line_above(text, start) : start], rest_of_line(text, end)
     if not (comments or above.strip() or below.strip()):

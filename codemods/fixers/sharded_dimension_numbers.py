@@ -20,6 +20,7 @@ from codemods.fixers._imports import GLUE, glue_edits, muon_imports
 from codemods.fixers._source import (
     Edit,
     Source,
+    children,
     function,
     line_end,
     line_start,
@@ -78,7 +79,7 @@ def _constructions(source: Source, node: cst.CSTNode, local: str) -> Iterator[Ed
     elif isinstance(node, cst.Name) and node.value == local:
         raise AnchorNotFound(f"{local} is used otherwise than to be built", source.line(node))
     else:
-        for child in node.children:
+        for child in children(node):
             yield from _constructions(source, child, local)
 
 
