@@ -1,5 +1,0 @@
-"""``python -m codemods`` is ``muon-migrate``."""
-
-from codemods.cli import main
-
-main()
