@@ -229,6 +229,20 @@ def _round(x: jax.Array) -> jax.Array:
 
 
 def _matmul(x: jax.Array, y: jax.Array) -> jax.Array:
+    """Product of bfloat16 values, accumulated and returned in float32."""
+    # XLA on CPU cannot run bfloat16 x bfloat16 = float32 for some layouts, and fails at run time.
+    # Products of bfloat16 values are exact in float32, so float32 operands mean the same there.
+    product: jax.Array = jax.lax.platform_dependent(
+        x, y, cpu=_matmul_float32, default=_matmul_bfloat16
+    )
+    return product
+
+
+def _matmul_float32(x: jax.Array, y: jax.Array) -> jax.Array:
+    return jnp.matmul(x, y, precision=jax.lax.Precision.HIGHEST)
+
+
+def _matmul_bfloat16(x: jax.Array, y: jax.Array) -> jax.Array:
     operands = (x.astype(jnp.bfloat16), y.astype(jnp.bfloat16))
     return jnp.matmul(*operands, preferred_element_type=jnp.float32)
 
