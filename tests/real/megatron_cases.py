@@ -135,11 +135,14 @@ _RATES = ((0.02, 0.2, 0.1), (0.002, 1.0, 0.0), (0.004, 0.5, 0.01), (0.002, 0.8, 
 def options(ns_dtype: str = "float32") -> Iterator[Options]:
     """Every static choice with every coefficient type at two rates, which rotate.
 
-    For bfloat16 only the first three static choices: there the noise is the subject.
+    For bfloat16 only the first three static choices, and not cans: it admits no singular value
+    above one, rounding makes some, and Megatron's own weights overflow within the 20 steps.
     """
     base = preset("megatron").replace(ns_dtype=ns_dtype)
-    static = _STATIC if ns_dtype == "float32" else _STATIC[:3]
-    for number, (choice, coefficients) in enumerate(itertools.product(static, _COEFFICIENTS)):
+    static, types = _STATIC, _COEFFICIENTS
+    if ns_dtype == "bfloat16":
+        static, types = _STATIC[:3], tuple(name for name in _COEFFICIENTS if name != "cans")
+    for number, (choice, coefficients) in enumerate(itertools.product(static, types)):
         nesterov, scale, steps, beta = choice
         for turn in (0, 1):
             rate, extra, decay = _RATES[(2 * number + number // 2 + turn) % len(_RATES)]

@@ -2,9 +2,9 @@
 
     python -m tests.real.megatron_runs FILE NS_DTYPE [FOLDER]
 
-FOLDER goes to the front of ``sys.path``: it may hold another Megatron-Core. ``--one-ulp`` moves
-every weight and gradient by one unit in the last place first: what remains between two such runs
-is the noise of Megatron against itself.
+FOLDER goes to the front of ``sys.path``: it may hold another Megatron-Core. ``--up`` and ``--down``
+move every weight and gradient by one unit in the last place first: what then differs is the noise
+of Megatron against itself.
 """
 
 from __future__ import annotations
@@ -18,25 +18,27 @@ from checks.references import emerging
 
 from .megatron_cases import SHAPES, Options, key, options, spec_for, values
 
+MOVES = {"--up": np.inf, "--down": -np.inf}
+
 
 def main(argv: list[str]) -> None:
-    one_ulp = "--one-ulp" in argv
-    file, ns_dtype, *folders = [word for word in argv if word != "--one-ulp"]
+    towards = next((np.float32(MOVES[word]) for word in argv if word in MOVES), None)
+    file, ns_dtype, *folders = [word for word in argv if word not in MOVES]
     sys.path[:0] = folders
     arrays = {"version": np.array(_version())}
     for row in options(ns_dtype):
-        arrays |= train(row, one_ulp)
+        arrays |= train(row, towards)
     np.savez(Path(file), **arrays)
 
 
-def train(row: Options, one_ulp: bool = False) -> dict[str, np.ndarray]:
+def train(row: Options, towards: np.float32 | None) -> dict[str, np.ndarray]:
     """Weight and buffer of every shape after the last step."""
     arrays = {}
     for shape in SHAPES:
         weight, gradients = values(row, shape)
-        if one_ulp:
-            weight = np.nextafter(weight, np.float32(np.inf))
-            gradients = [np.nextafter(g, np.float32(np.inf)) for g in gradients]
+        if towards is not None:
+            weight = np.nextafter(weight, towards)
+            gradients = [np.nextafter(g, towards) for g in gradients]
         end = emerging.trajectory(
             spec_for(row, shape), weight, gradients, row.learning_rate, shape.qkv
         )
