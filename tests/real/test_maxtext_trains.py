@@ -30,6 +30,8 @@ LIMIT = 1e-6
 # The same, relative to the largest entry of that leaf's update. Measured 1e-5 for Adam, whose
 # 1 - b2^2 is a difference in float32, and 4e-5 for ten Newton-Schulz steps (5e-6 for five).
 RELATIVE_LIMIT = 5e-5
+# Momentum and moments after the last step: a few roundings of float32, relative.
+STATE_LIMIT = 2e-6
 # bfloat16 Newton-Schulz moves an update by up to a few percent; below 1e-4 it was not bfloat16.
 BF16_RELATIVE = (1e-4, 0.15)
 
@@ -105,8 +107,13 @@ def test_update_is_the_references(
     _check_fork_ran(run)
     assert options.spec_of(run.config) == case.spec
     assert np.isfinite(run.losses).all(), run.losses
-    absolute, relative, worst = _differences(case, run)
+    rate = float(str(BASE["learning_rate"]))
+    reference = Reference(case.spec, rate, MODELS[case.model].query_scale)
+    absolute, relative, worst = _differences(reference, run)
+    buffers = _state_difference(reference, run)
     print(f"{case}: max |difference| {absolute:.1e}, relative {relative:.1e}, at {worst}")
+    print(f"{case}: momentum and moments, relative {buffers:.1e}")
+    assert buffers <= STATE_LIMIT
     if case.spec.ns_dtype == "bfloat16":
         low, high = BF16_RELATIVE
         assert low < relative < high, worst
@@ -133,10 +140,23 @@ def _check_fork_ran(run: Run) -> None:
         assert state[path].dtype == np.float32
 
 
-def _differences(case: Case, run: Run) -> tuple[float, float, str]:
+def _state_difference(reference: Reference, run: Run) -> float:
+    """Largest difference of any buffer after the last step, relative to its largest entry.
+
+    From a zero start the sum and the mean of gradients give one update; only the buffers tell.
+    """
+    expected = reference.state({p: g.shape for p, g in run.tree(0, "grad").items()})
+    actual = run.tree(STEPS - 1, "state")
+    counted = {p for p in actual if p.endswith(("/count", "/ns_coeffs"))}
+    assert expected.keys() == actual.keys() - counted
+    return max(
+        float(np.abs(value - actual[path]).max() / (np.abs(value).max() or 1.0))
+        for path, value in expected.items()
+    )
+
+
+def _differences(reference: Reference, run: Run) -> tuple[float, float, str]:
     """Largest absolute and largest relative difference of any leaf over all steps."""
-    rate = float(str(BASE["learning_rate"]))
-    reference = Reference(case.spec, rate, MODELS[case.model].query_scale)
     absolute, relative, worst = 0.0, 0.0, ""
     for step in range(STEPS):
         expected = reference.step(run.tree(step, "grad"), run.tree(step, "param"))

@@ -51,6 +51,17 @@ class Reference:
         self.count += 1
         return {p: self._fold(p) * (after[p].reshape(shapes[p]) - weights[p]) for p in paths}
 
+    def state(self, shapes: Mapping[str, tuple[int, ...]]) -> Tree:
+        """Momentum and moments after the last step, under the paths of optax's state tree."""
+        muon = {p: np.empty(np.prod(shapes[p])) for p in muon_leaves(shapes, self.spec)}
+        for number, matrix in enumerate(matrices(shapes, self.spec)):
+            _scatter(self.buffers[number], matrix, muon)
+        found = {f"muon/inner_state/0/mu/{p}": v.reshape(shapes[p]) for p, v in muon.items()}
+        for path, (first, second) in self.moments.items():
+            found[f"adam/inner_state/0/mu/{path}"] = first
+            found[f"adam/inner_state/0/nu/{path}"] = second
+        return {f"inner_states/{path}": value for path, value in found.items()}
+
     def _fold(self, path: str) -> float:
         is_folded = self.spec.unfold_scaled_weights and "query" in path.split("/")
         return self.query_scale if is_folded else 1.0
@@ -61,10 +72,7 @@ class Reference:
         state = Trajectory(weight, buffer)
         state = numpy_muon.step(self.spec, state, gradient, self.learning_rate, self.count)
         self.buffers[number] = state.buffer
-        start = 0
-        for path, index in matrix:
-            after[path][index] = state.weight[start : start + index.shape[1]].T
-            start += index.shape[1]
+        _scatter(state.weight, matrix, after)
 
     def _adam(self, path: str, gradient: np.ndarray, weight: np.ndarray) -> np.ndarray:
         zeros = np.zeros_like(weight)
@@ -79,6 +87,14 @@ class Reference:
 def _gather(leaves: Tree, matrix: Matrix) -> np.ndarray:
     """The matrix as Megatron holds it, [out, in]; parts stacked along out."""
     return np.concatenate([leaves[path].ravel()[index].T for path, index in matrix])
+
+
+def _scatter(values: np.ndarray, matrix: Matrix, flat: Tree) -> None:
+    """Write a matrix [out, in] back into flat leaves."""
+    start = 0
+    for path, index in matrix:
+        flat[path][index] = values[start : start + index.shape[1]].T
+        start += index.shape[1]
 
 
 def _adam_decays(path: str, spec: MuonSpec) -> bool:
