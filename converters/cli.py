@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -28,13 +28,15 @@ def inspect(checkpoint: Path, json_out: str | None, opaque: tuple[str, ...]) -> 
     CHECKPOINT is iter_XXXXXXX or the folder above it. Exit 0, or 2 if it cannot be read.
     """
     from converters.errors import CheckpointError
-    from converters.megatron.inspection import inspect_checkpoint
 
     try:
+        from converters.megatron.inspection import inspect_checkpoint
+
         report = inspect_checkpoint(checkpoint, opaque)
     except CheckpointError as error:
-        click.echo(f"muon-convert: {error}", err=True)
-        sys.exit(2)
+        _fail(str(error))
+    except ModuleNotFoundError as error:
+        _fail(f"{error.name} is missing: install the toolkit with [jax] or [torch]")
     if json_out is None:
         _print(report)
     elif json_out == "-":
@@ -43,12 +45,16 @@ def inspect(checkpoint: Path, json_out: str | None, opaque: tuple[str, ...]) -> 
         _write(Path(json_out), report)
 
 
+def _fail(message: str) -> NoReturn:
+    click.echo(f"muon-convert: {message}", err=True)
+    sys.exit(2)
+
+
 def _write(file: Path, report: dict[str, Any]) -> None:
     try:
         file.write_text(json.dumps(report, indent=2) + "\n")
     except OSError as error:
-        click.echo(f"muon-convert: {file}: cannot be written: {error.strerror}", err=True)
-        sys.exit(2)
+        _fail(f"{file}: cannot be written: {error.strerror}")
 
 
 def _print(report: dict[str, Any]) -> None:
