@@ -23,8 +23,7 @@ from .newton_schulz import (
     check_choice,
     check_count,
     coefficient_rows,
-    iterate,
-    normalize,
+    orthogonalize,
 )
 from .packing import make_plan, map_matrices, scale_per_leaf
 from .scaling import scale_function
@@ -112,12 +111,13 @@ def scale_by_muon(
         inputs = rule.direction(gradients, momentum, count)
         plan = make_plan([leaf.shape for leaf in inputs], dims)
         outputs = map_matrices(
-            lambda stack: normalize(stack, how),
-            lambda stack: iterate(stack, state.ns_coeffs, how),
+            lambda stack: orthogonalize(stack, state.ns_coeffs, how),
             inputs,
             plan,
             batch_update=batch_update,
             batch_update_size=batch_update_size,
+            shardings=[entry.sharding for entry in dims],
+            use_all_to_all=use_all_to_all,
         )
         if adaptive:
             outputs = _scale_by_dual_norm(inputs, outputs, dims)

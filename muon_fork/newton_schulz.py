@@ -105,16 +105,28 @@ def _named_coefficients(name: str, ns_steps: int) -> tuple[Any, ...]:
     return expand_coefficients(name, ns_steps)
 
 
-def normalize(x: jax.Array, how: NewtonSchulz) -> Any:
-    """Cast a stack to the dtype of the iteration and bring its spectrum into range.
+def orthogonalize(x: jax.Array, ns_coeffs: jax.Array, how: NewtonSchulz) -> Any:
+    """Orthogonalise every matrix of a stack.
 
     Args:
       x: shape [..., rows, columns], real or complex.
+      ns_coeffs: shape (3,), or (n, 3) with one row per step.
       how: the choices that are fixed at trace time.
+
+    Returns:
+      An array of the shape and dtype of ``x``.
 
     Raises:
       ValueError: a dtype that the iteration cannot run in.
     """
+    if x.shape[-2] <= x.shape[-1]:
+        return _iterate(_normalize(x, how), ns_coeffs, how).astype(x.dtype)
+    # f(X^T) = f(X)^T, and the product with the shorter side first is the cheaper one.
+    y = _normalize(jnp.swapaxes(x, -1, -2), how)
+    return jnp.swapaxes(_iterate(y, ns_coeffs, how), -1, -2).astype(x.dtype)
+
+
+def _normalize(x: jax.Array, how: NewtonSchulz) -> Any:
     dtype = _compute_dtype(x.dtype, how.dtype)
     if how.preconditioning not in ("frobenius", "spectral"):
         return x.astype(dtype)
@@ -124,17 +136,7 @@ def normalize(x: jax.Array, how: NewtonSchulz) -> Any:
     return y / _guarded(_norm(y, how.preconditioning), how)
 
 
-def iterate(x: jax.Array, ns_coeffs: jax.Array, how: NewtonSchulz) -> jax.Array:
-    """The Newton-Schulz iteration proper.
-
-    Args:
-      x: a normalised stack of shape [..., m, n] with m <= n.
-      ns_coeffs: shape (3,), or (n, 3) with one row per step.
-      how: the choices that are fixed at trace time.
-
-    Returns:
-      An array of the shape and dtype of ``x``.
-    """
+def _iterate(x: jax.Array, ns_coeffs: jax.Array, how: NewtonSchulz) -> jax.Array:
     rows = ns_coeffs if ns_coeffs.ndim == 2 else [ns_coeffs] * how.steps
     if how.dtype == "bfloat16":
         return _iterate_bfloat16(x, rows, how.rounding)
@@ -149,7 +151,7 @@ def _compute_dtype(dtype: Any, ns_dtype: NsDtype) -> Any:
     if ns_dtype == "momentum":
         return dtype
     target = jnp.dtype(_DTYPES[ns_dtype])
-    if ns_dtype == "float64" and not jax.config.read("jax_enable_x64"):
+    if jax.dtypes.canonicalize_dtype(target) != target:
         raise ValueError("ns_dtype='float64' needs 64-bit JAX: set jax_enable_x64")
     if not jnp.issubdtype(dtype, jnp.complexfloating):
         return target
@@ -161,8 +163,7 @@ def _compute_dtype(dtype: Any, ns_dtype: NsDtype) -> Any:
 def _norm(x: jax.Array, preconditioning: Preconditioning) -> Any:
     if preconditioning == "frobenius":
         return jnp.linalg.norm(x, ord="fro", axis=(-2, -1), keepdims=True)
-    wide = x if x.shape[-2] <= x.shape[-1] else jnp.swapaxes(x, -1, -2)
-    return jnp.linalg.norm(wide, ord=2, axis=(-2, -1), keepdims=True)
+    return jnp.linalg.norm(x, ord=2, axis=(-2, -1), keepdims=True)
 
 
 def _guarded(norm: jax.Array, how: NewtonSchulz) -> Any:
@@ -302,8 +303,7 @@ def orthogonalize_via_newton_schulz(
         ns_steps, eps, eps_mode, preconditioning, ns_dtype, cast_before_norm, rounding
     )
     (result,) = map_matrices(
-        lambda stack: normalize(stack, how),
-        lambda stack: iterate(stack, ns_coeffs, how),
+        lambda stack: orthogonalize(stack, ns_coeffs, how),
         [x],
         make_plan([x.shape], [dimension_numbers]),
     )

@@ -14,12 +14,17 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .dimension_numbers import MuonDimensionNumbers
 from .matrix_view import MatrixView, from_matrices, matrix_view, per_part, to_matrices
+from .sharding import explicit_sharding, gathered, placed_like, stack_layout
 
 # A function of a stack [k, rows, columns] that treats each matrix alone.
 StackFunction = Callable[[Any], Any]
+
+# Half of a common L2 cache; the best of 2^18 to 2^24 on two x86 servers.
+_CPU_CHUNK_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -39,10 +44,6 @@ class Unit:
     batch: int
     fan_in: int
     fan_out: int
-
-    @property
-    def is_tall(self) -> bool:
-        return self.fan_in > self.fan_out
 
 
 @dataclass(frozen=True)
@@ -115,43 +116,50 @@ def scale_per_leaf(plan: Plan, factor: Callable[[int, int], Any]) -> list[Any]:
 
 
 def map_matrices(
-    prepare: StackFunction,
     function: StackFunction,
     leaves: Sequence[jax.Array],
     plan: Plan,
     *,
     batch_update: bool = True,
     batch_update_size: int = 0,
+    shardings: Sequence[Any] | None = None,
+    use_all_to_all: bool = False,
 ) -> list[jax.Array]:
-    """Apply ``function`` after ``prepare`` to every matrix of every leaf.
+    """Apply ``function`` to every matrix of every leaf.
 
     Args:
-      prepare: maps a stack [k, fan_in, fan_out], in the orientation of the leaves.
-      function: maps a stack [k, m, n] with m <= n; tall matrices are transposed around it.
+      function: maps a stack [k, fan_in, fan_out] to one of the same shape.
       leaves: arrays in the order of ``plan.views``.
       plan: from ``make_plan``.
       batch_update: stack equally shaped matrices of all leaves; otherwise one call per unit.
       batch_update_size: matrices per call of ``function``, at most; 0 is no limit.
+      shardings: ``NamedSharding`` or None per leaf; None if no leaf's is known.
+      use_all_to_all: see ``sharding.distribute``.
 
     Returns:
       The leaves with their matrices mapped, in their own dtypes.
     """
-    packed = [_pack(unit, leaves, plan.views) for unit in plan.units]
+    shardings = [None] * len(leaves) if shardings is None else shardings
+    known = [s or explicit_sharding(x) for s, x in zip(shardings, leaves, strict=True)]
+    whole_leaves = [gathered(leaf) for leaf in leaves]
+    packed = [_pack(unit, whole_leaves, plan.views) for unit in plan.units]
     mapped: list[Any] = [None] * len(packed)
     for group in _groups(plan.units, packed, batch_update):
-        batches = [plan.units[index].batch for index in group]
-        wide = sum(not plan.units[index].is_tall for index in group)
-        halves = []
-        if wide:
-            halves.append(prepare(_concatenate([packed[i] for i in group[:wide]], axis=0)))
-        if wide < len(group):
-            tall = prepare(_concatenate([packed[i] for i in group[wide:]], axis=0))
-            halves.append(jnp.swapaxes(tall, 1, 2))
-        result = _in_chunks(function, _concatenate(halves, axis=0), batch_update_size)
-        for index, part in zip(group, _split(result, batches, axis=0), strict=True):
-            mapped[index] = jnp.swapaxes(part, 1, 2) if plan.units[index].is_tall else part
+        units = [plan.units[index] for index in group]
+        stack = _concatenate([packed[index] for index in group], axis=0)
+        layout = stack_layout([known[unit.members[0].leaf] for unit in units])
+        if layout is None:
+            result = _in_chunks(function, stack, batch_update_size or _cache_sized(stack))
+        else:
+            whole = layout.distribute(stack, use_all_to_all)
+            size = layout.round_up(batch_update_size)
+            result = _in_chunks(function, whole, size, layout.constrain)
+            result = gathered(result)[: stack.shape[0]]
+        for index, part in zip(group, _unstack(result, [u.batch for u in units]), strict=True):
+            mapped[index] = part
     outputs = _unpack(mapped, plan)
-    return [new.astype(old.dtype) for new, old in zip(outputs, leaves, strict=True)]
+    pairs = zip(outputs, leaves, strict=True)
+    return [placed_like(new.astype(old.dtype), old) for new, old in pairs]
 
 
 def _pack(unit: Unit, leaves: Sequence[jax.Array], views: Sequence[MatrixView]) -> jax.Array:
@@ -164,24 +172,36 @@ def _pack(unit: Unit, leaves: Sequence[jax.Array], views: Sequence[MatrixView]) 
 def _groups(
     units: Sequence[Unit], packed: Sequence[jax.Array], batch_update: bool
 ) -> list[list[int]]:
-    """Units that share a stack, the tall ones last."""
+    """Indices of the units that share a stack."""
     if not batch_update:
         return [[index] for index in range(len(units))]
     groups: dict[Any, list[int]] = {}
-    for index in sorted(range(len(units)), key=lambda index: units[index].is_tall):
-        sides = sorted((units[index].fan_in, units[index].fan_out))
-        groups.setdefault((*sides, packed[index].dtype), []).append(index)
+    for index, unit in enumerate(units):
+        groups.setdefault((unit.fan_in, unit.fan_out, packed[index].dtype), []).append(index)
     return list(groups.values())
 
 
-def _in_chunks(function: StackFunction, stack: jax.Array, size: int) -> Any:
+def _cache_sized(stack: jax.Array) -> int:
+    """Matrices per call that keep a CPU's working set in its cache; 0 (no limit) elsewhere."""
+    total, rows, columns = stack.shape
+    if jax.default_backend() != "cpu" or stack.size == 0:
+        return 0
+    most = max(1, _CPU_CHUNK_BYTES // (rows * columns * stack.dtype.itemsize))
+    return next(size for size in range(min(most, total), 0, -1) if total % size == 0)
+
+
+def _in_chunks(
+    function: StackFunction, stack: jax.Array, size: int, constrain: StackFunction = lambda x: x
+) -> Any:
     """``function`` over at most ``size`` matrices at a time, one after the other."""
     total = stack.shape[0]
     if not 0 < size < total:
-        return function(stack)
+        return constrain(function(constrain(stack)))
+    stack = gathered(stack)
     full = total // size * size
     chunks = stack[:full].reshape(full // size, size, *stack.shape[1:])
-    done = jax.lax.map(function, chunks).reshape(full, *stack.shape[1:])
+    done = jax.lax.map(lambda chunk: constrain(function(constrain(chunk))), chunks)
+    done = gathered(done).reshape(full, *stack.shape[1:])
     if full == total:
         return done
     return jnp.concatenate([done, function(stack[full:])])
@@ -201,10 +221,27 @@ def _concatenate(arrays: Sequence[jax.Array], axis: int) -> jax.Array:
 
 
 def _split(array: jax.Array, sizes: Sequence[int], axis: int) -> list[jax.Array]:
-    if len(sizes) == 1:
-        return [array]
     ends = itertools.accumulate(sizes)
     return [
         jax.lax.slice_in_dim(array, end - size, end, axis=axis)
         for size, end in zip(sizes, ends, strict=True)
+    ]
+
+
+_barrier: Any = jax.lax.optimization_barrier
+
+
+def _unstack(stack: jax.Array, sizes: Sequence[int]) -> list[Any]:
+    """Consecutive pieces of these sizes along the first axis."""
+    if len(sizes) == 1 or jax.default_backend() != "cpu":
+        return _split(stack, sizes, axis=0)
+    # XLA's CPU backend compiles equal kernels once. An offset written into the kernel makes each of
+    # them different, and hundreds of them take longer to compile than all the rest; an offset that
+    # arrives as an operand does not. A scalar constant would be written in again, hence the pair.
+    starts = itertools.accumulate(sizes, initial=0)
+    pairs: Any = [np.asarray([start, 0], np.int32) for start in starts][: len(sizes)]
+    offsets = [pair[0] for pair in _barrier(pairs)]
+    return [
+        jax.lax.dynamic_slice_in_dim(stack, offset, size, axis=0)
+        for offset, size in zip(offsets, sizes, strict=True)
     ]
