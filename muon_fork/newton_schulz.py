@@ -192,8 +192,8 @@ def _aol_step(x: jax.Array, abc: jax.Array) -> jax.Array:
 
 
 def _schatten_step(x: jax.Array, abc: jax.Array) -> jax.Array:
-    # Schatten-4 norm, arXiv:2506.10935. The transpose is not conjugated: what optax computes.
-    gram = x @ jnp.swapaxes(x, -1, -2)
+    # Schatten-4 norm, arXiv:2506.10935.
+    gram = x @ _adjoint(x)
     norm = jnp.linalg.norm(gram, ord="fro", axis=(-2, -1), keepdims=True)
     scale = jax.lax.rsqrt(jnp.maximum(norm, _FIRST_STEP_GUARD))
     return _polynomial(x * scale, gram * scale**2, abc)
