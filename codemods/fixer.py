@@ -53,9 +53,11 @@ class Fixer:
       summary: what it does, one line.
       apply: text -> text; the same text when there is nothing (left) to do. Text comes without a
         byte order mark and keeps its line ends. Raises AnchorNotFound when it cannot.
+      note: what the user loses or must set when the rewrite happened; shown with the result.
     """
 
     name: str
     role: str
     summary: str
     apply: Callable[[str, Context], str]
+    note: str = ""

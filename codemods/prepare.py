@@ -92,7 +92,12 @@ def prepare(
     plan = _plan(context, state, reference, selection, fixers)
     removed = stale_fork_files(layout, state.record)
     plan = dataclasses.replace(plan, changes=(*plan.changes, *removed))
-    notes = (*reference.notes, *_clip_note(reference), *_git_notes(layout))
+    notes = (
+        *reference.notes,
+        *_fixer_notes(plan),
+        *_clip_note(reference),
+        *_git_notes(layout),
+    )
     return Applied(plan, reference, state, notes, is_whole=not selection)
 
 
@@ -187,6 +192,11 @@ def _clip_note(reference: Reference) -> tuple[str, ...]:
         "(kept as it is, because AdamW runs read it too); with both set it refuses to start"
     )
     return (note,)
+
+
+def _fixer_notes(plan: Plan) -> tuple[str, ...]:
+    used = {name for change in plan.changes for name in change.rewrites}
+    return tuple(fixer.note for fixer in plan.fixers if fixer.note and fixer.name in used)
 
 
 def _git_notes(layout: Layout) -> tuple[str, ...]:

@@ -123,4 +123,8 @@ fixer = Fixer(
     role="optimizer",
     summary="drop coefficients chosen by decoder block (deepseek4: set muon_coefficient_type)",
     apply=apply,
+    note=(
+        "deepseek4 no longer picks its own Newton-Schulz coefficients: set "
+        "muon_coefficient_type=deepseekv4 muon_num_ns_steps=10, or use --reference deepseek_v4"
+    ),
 )

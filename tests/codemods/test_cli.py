@@ -57,6 +57,14 @@ def test_the_report_names_files_defaults_and_how_megatron_differs(tree: Path) ->
     assert "only muon-migrate's own copies can take the change back" in out
 
 
+def test_a_rule_that_the_checkout_loses_is_said(tree: Path, tmp_path: Path) -> None:
+    lost = "deepseek4 no longer picks its own Newton-Schulz coefficients"
+    assert lost in migrate("apply", tree).out
+    assert lost not in migrate("apply", tree).out
+    older = copy_of("release-0.2.3", tmp_path / "older")
+    assert lost not in migrate("apply", older).out
+
+
 def test_json_says_the_same(tree: Path) -> None:
     document = migrate("apply", tree, "--json").document
     assert document["reference"] == DEFAULT_REFERENCE
