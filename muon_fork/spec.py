@@ -45,7 +45,8 @@ class MuonSpec:
       nesterov: look-ahead momentum for the Newton-Schulz input.
       nesterov_style: ``ema`` keeps ``m = b m + (1-b) g`` (optax, Megatron-Core); ``sgd`` keeps the
         sum ``m = b m + g`` (Moonlight lineage). The buffers differ by ``1/(1-b)``.
-      bias_correction: divide by ``1 - b^t`` as optax does; Megatron never does.
+      bias_correction: divide by ``1 - b^t`` as optax does; Megatron never does. The sum of ``sgd``
+        is no average and is never corrected, whatever this says.
       coefficient_type: key of ``COEFFICIENT_SETS``.
       num_ns_steps: Newton-Schulz iterations.
       ns_eps: guard of the norm that precedes the iteration.
