@@ -23,9 +23,6 @@ from .sharding import explicit_sharding, gathered, placed_like, stack_layout
 # A function of a stack [k, rows, columns] that treats each matrix alone.
 StackFunction = Callable[[Any], Any]
 
-# Half of a common L2 cache; the best of 2^18 to 2^24 on two x86 servers.
-_CPU_CHUNK_BYTES = 2**20
-
 
 @dataclass(frozen=True)
 class Member:
@@ -149,7 +146,7 @@ def map_matrices(
         stack = _concatenate([packed[index] for index in group], axis=0)
         layout = stack_layout([known[unit.members[0].leaf] for unit in units])
         if layout is None:
-            result = _in_chunks(function, stack, batch_update_size or _cache_sized(stack))
+            result = _in_chunks(function, stack, batch_update_size)
         else:
             whole = layout.distribute(stack, use_all_to_all)
             size = layout.round_up(batch_update_size)
@@ -179,15 +176,6 @@ def _groups(
     for index, unit in enumerate(units):
         groups.setdefault((unit.fan_in, unit.fan_out, packed[index].dtype), []).append(index)
     return list(groups.values())
-
-
-def _cache_sized(stack: jax.Array) -> int:
-    """Matrices per call that keep a CPU's working set in its cache; 0 (no limit) elsewhere."""
-    total, rows, columns = stack.shape
-    if jax.default_backend() != "cpu" or stack.size == 0:
-        return 0
-    most = max(1, _CPU_CHUNK_BYTES // (rows * columns * stack.dtype.itemsize))
-    return next(size for size in range(min(most, total), 0, -1) if total % size == 0)
 
 
 def _in_chunks(
