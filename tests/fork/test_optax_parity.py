@@ -100,11 +100,11 @@ def assert_same(ours, theirs, bound):
 # does; after Newton-Schulz that is up to 1.2e-6, where optax itself is 1.0e-6 from float64.
 FLOAT32 = 2e-6
 
-# JAX 0.12 compiles the stack and the single matrix differently: 8.5e-7 where JAX 0.10 is equal to
-# the bit, and 6.9e-6 where the norm is that of a singular value decomposition.
+# JAX 0.12 compiles optax's lone matrices otherwise: 8.5e-7 where JAX 0.10 is equal to the bit, and
+# 1.3e-5 behind a spectral norm. There it is optax that leaves float64, see the test below.
 IS_JAX_0_10 = jax.__version_info__ < (0, 11)
 EXACT = 0.0 if IS_JAX_0_10 else 1e-6
-SPECTRAL = FLOAT32 if IS_JAX_0_10 else 1e-5
+SPECTRAL = FLOAT32 if IS_JAX_0_10 else 2e-5
 
 
 def compare(options, steps=50, dtype=jnp.float32, bound=FLOAT32, shapes=SHAPES):
@@ -122,6 +122,22 @@ def compare(options, steps=50, dtype=jnp.float32, bound=FLOAT32, shapes=SHAPES):
 def test_fifty_steps_of_every_option_equal_optax(options):
     is_spectral = options.get("preconditioning") == "spectral"
     compare(options, bound=SPECTRAL if is_spectral else FLOAT32)
+
+
+def test_the_spectral_norm_is_no_farther_from_float64_than_optax():
+    options = {"learning_rate": 0.02, "preconditioning": "spectral"}
+    shapes = {"wide": SHAPES["wide"]}
+    ours, _ = run(muon(**options), 5, shapes=shapes)
+    theirs, _ = run(optax.contrib.muon(**options), 5, shapes=shapes)
+    values = [{k: np.asarray(v) for k, v in tree(step, shapes=shapes).items()} for step in range(6)]
+    with jax.enable_x64(True):
+        exact = optax.contrib.muon(**options)
+        wide = [jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), value) for value in values]
+        state = exact.init(wide[0])
+        for step in range(5):
+            updates, state = exact.update(wide[step + 1], state, wide[0])
+            own = relative(ours[step]["wide"], updates["wide"])
+            assert own <= max(2e-6, relative(theirs[step]["wide"], updates["wide"]))
 
 
 def test_default_is_bit_equal():
