@@ -27,7 +27,7 @@ from .newton_schulz import (
 )
 from .packing import make_plan, map_matrices, scale_per_leaf
 from .scaling import scale_function
-from .spec import EpsMode, NesterovStyle, NsDtype, Preconditioning, ScaleMode
+from .spec import EpsMode, NesterovStyle, NsDtype, NsRounding, Preconditioning, ScaleMode
 
 __all__ = ["MuonDimensionNumbers", "MuonState", "muon", "scale_by_muon", "scale_by_shape"]
 
@@ -62,6 +62,7 @@ def scale_by_muon(
     eps_mode: EpsMode = "add",
     ns_dtype: NsDtype = "momentum",
     cast_before_norm: bool = False,
+    ns_rounding: NsRounding = "fused",
     batch_update: bool = True,
     batch_update_size: int = 0,
     use_all_to_all: bool = False,
@@ -92,7 +93,7 @@ def scale_by_muon(
         preconditioning,
         ns_dtype,
         cast_before_norm,
-        "elementwise" if cast_before_norm else "fused",
+        ns_rounding,
     )
     mu_dtype = None if mu_dtype is None else jax.dtypes.canonicalize_dtype(mu_dtype)
 
@@ -211,6 +212,7 @@ def muon(
     eps_mode: EpsMode = "add",
     ns_dtype: NsDtype = "momentum",
     cast_before_norm: bool = False,
+    ns_rounding: NsRounding = "fused",
     scale_mode: ScaleMode = "width_transfer",
     extra_scale_factor: Any = 1.0,
     adam_eps: Any = None,
@@ -251,9 +253,10 @@ def muon(
         average and is never corrected.
       eps_mode: ``add`` divides by ``norm + eps``, ``floor`` by ``max(norm, eps)``.
       ns_dtype: dtype of Newton-Schulz: ``momentum``, ``float32``, ``bfloat16`` or ``float64``.
-      cast_before_norm: with bfloat16: cast before the norm and round every intermediate
-        (Keller Jordan lineage) rather than after it and once per fused operation
-        (emerging-optimizers).
+      cast_before_norm: with bfloat16: cast before the norm (Keller Jordan, torch) rather than after
+        it (emerging-optimizers).
+      ns_rounding: with bfloat16: ``elementwise`` rounds every intermediate, ``fused`` once per
+        multiply-and-add, as ``torch.addmm`` does.
       scale_mode: ``spectral``, ``unit_rms_norm``, ``shape_scaling``, ``width_transfer`` or
         ``consistent_rms`` (Megatron ``--muon-scale-mode``).
       extra_scale_factor: multiplies the scale (Megatron ``--muon-extra-scale-factor``).
@@ -295,6 +298,7 @@ def muon(
             eps_mode=eps_mode,
             ns_dtype=ns_dtype,
             cast_before_norm=cast_before_norm,
+            ns_rounding=ns_rounding,
             batch_update=batch_update,
             batch_update_size=batch_update_size,
             use_all_to_all=use_all_to_all,

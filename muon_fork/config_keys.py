@@ -80,6 +80,12 @@ CONFIG_KEYS: tuple[ConfigKey, ...] = (
         "Cast to muon_ns_dtype before the norm (Keller Jordan lineage) instead of after it.",
     ),
     ConfigKey(
+        "muon_ns_rounding",
+        "ns_rounding",
+        str,
+        "bfloat16 rounds 'elementwise' (Keller Jordan lineage) or 'fused', once per torch.addmm.",
+    ),
+    ConfigKey(
         "muon_preconditioning",
         "preconditioning",
         str,

@@ -103,6 +103,7 @@ _MOONSHOT_FIXED: dict[str, Any] = {
     "coefficient_type": "simple",
     "ns_dtype": "bfloat16",
     "cast_before_norm": True,
+    "ns_rounding": "elementwise",
     "scale_mode": "consistent_rms",
 }
 

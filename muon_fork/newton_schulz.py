@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +16,8 @@ import jax.numpy as jnp
 from .coefficients import COEFFICIENT_SETS, SIMPLE, expand_coefficients
 from .dimension_numbers import MuonDimensionNumbers
 from .packing import make_plan, map_matrices
-from .spec import EpsMode, NsDtype, Preconditioning
+from .spec import EpsMode, NsDtype, NsRounding, Preconditioning
 
-Rounding = Literal["elementwise", "fused"]
 Coefficients = Any  # array-like of shape (3,) or (n, 3), or the name of a set
 
 # optax guards the rescaling inside the first aol/schatten step with this, whatever ``eps`` is.
@@ -49,13 +48,14 @@ class NewtonSchulz:
     preconditioning: Preconditioning = "frobenius"
     dtype: NsDtype = "momentum"
     cast_before_norm: bool = False
-    rounding: Rounding = "elementwise"
+    rounding: NsRounding = "fused"
 
     def __post_init__(self) -> None:
         check_count("ns_steps", self.steps, 1)
         check_choice("preconditioning", self.preconditioning, get_args(Preconditioning))
         check_choice("eps_mode", self.eps_mode, get_args(EpsMode))
         check_choice("ns_dtype", self.dtype, get_args(NsDtype))
+        check_choice("ns_rounding", self.rounding, get_args(NsRounding))
         if self.dtype == "bfloat16" and self.preconditioning in ("aol", "schatten"):
             raise ValueError(
                 f"preconditioning={self.preconditioning!r} is not defined for ns_dtype='bfloat16'"
@@ -216,7 +216,7 @@ def _normalize_bfloat16(x: jax.Array, how: NewtonSchulz) -> jax.Array:
     return _round(x / _round(_guarded(norm, how)))
 
 
-def _iterate_bfloat16(x: jax.Array, rows: Any, rounding: Rounding) -> jax.Array:
+def _iterate_bfloat16(x: jax.Array, rows: Any, rounding: NsRounding) -> jax.Array:
     step = _bfloat16_step if rounding == "elementwise" else _bfloat16_fused_step
     y = x.astype(jnp.float32)
     for row in rows:
@@ -272,6 +272,7 @@ def orthogonalize_via_newton_schulz(
     eps_mode: EpsMode = "add",
     ns_dtype: NsDtype = "momentum",
     cast_before_norm: bool = False,
+    ns_rounding: NsRounding = "fused",
 ) -> jax.Array:
     """Orthogonalise one array.
 
@@ -283,7 +284,7 @@ def orthogonalize_via_newton_schulz(
       eps: guard of the norm.
       dimension_numbers: matrix view of ``x``; ignored for a matrix, as in optax, unless it has
         ``component_splits``.
-      eps_mode, ns_dtype, cast_before_norm: see ``NewtonSchulz``.
+      eps_mode, ns_dtype, cast_before_norm, ns_rounding: see ``NewtonSchulz``.
 
     Returns:
       The orthogonalised array, of the shape and dtype of ``x``.
@@ -298,9 +299,8 @@ def orthogonalize_via_newton_schulz(
     ns_coeffs = jnp.asarray(ns_coeffs)
     if ns_coeffs.ndim not in (1, 2) or ns_coeffs.shape[-1] != 3:
         raise ValueError(f"ns_coeffs must have shape (3,) or (n, 3), got {ns_coeffs.shape}")
-    rounding: Rounding = "elementwise" if cast_before_norm else "fused"
     how = NewtonSchulz(
-        ns_steps, eps, eps_mode, preconditioning, ns_dtype, cast_before_norm, rounding
+        ns_steps, eps, eps_mode, preconditioning, ns_dtype, cast_before_norm, ns_rounding
     )
     (result,) = map_matrices(
         lambda stack: orthogonalize(stack, ns_coeffs, how),

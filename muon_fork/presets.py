@@ -58,6 +58,7 @@ PRESETS: tuple[Preset, ...] = (
             nesterov_style="sgd",
             ns_dtype="bfloat16",
             cast_before_norm=True,
+            ns_rounding="elementwise",
             scale_mode="consistent_rms",
             extra_scale_factor=0.2,
             split_head=True,
@@ -72,6 +73,7 @@ PRESETS: tuple[Preset, ...] = (
             nesterov_style="sgd",
             ns_dtype="bfloat16",
             cast_before_norm=True,
+            ns_rounding="elementwise",
             scale_mode="consistent_rms",
             extra_scale_factor=0.2,
         ),
@@ -79,7 +81,12 @@ PRESETS: tuple[Preset, ...] = (
     ),
     Preset(
         "keller_jordan",
-        _TORCH.replace(ns_dtype="bfloat16", cast_before_norm=True, scale_mode="shape_scaling"),
+        _TORCH.replace(
+            ns_dtype="bfloat16",
+            cast_before_norm=True,
+            ns_rounding="elementwise",
+            scale_mode="shape_scaling",
+        ),
         "Keller Jordan's Muon",
     ),
     Preset(

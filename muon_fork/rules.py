@@ -176,7 +176,7 @@ def _fused_qkv(
     if spec.qkv_granularity == "fused":
         return _IN_HEADS
     heads = (dimensions.num_query_heads, dimensions.num_kv_heads, dimensions.num_kv_heads)
-    if shape is not None and sum(heads) != shape[-2]:
+    if shape is not None and (len(shape) < 2 or sum(heads) != shape[-2]):
         return UNKNOWN
     # The axis that is cut goes last; columns may come in any order.
     return MuonDimensionNumbers((0,), (-1, -2), component_splits=heads)
@@ -207,7 +207,7 @@ def _feed_forward(
     if role is Role.EXPERTS_FC1_FUSED:
         if not spec.split_linear_fc1:
             return _at_rank(rank, 3, _EACH_IN_OUT)
-        if shape is None or shape[-1] % 2:
+        if not shape or shape[-1] % 2:
             return UNKNOWN
         halves = (shape[-1] // 2,) * 2
         return _at_rank(rank, 3, _EACH_IN_OUT._replace(component_splits=halves))

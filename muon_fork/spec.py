@@ -16,6 +16,7 @@ from .coefficients import COEFFICIENT_SETS, Triple, expand_coefficients
 NesterovStyle = Literal["ema", "sgd"]
 EpsMode = Literal["add", "floor"]
 NsDtype = Literal["momentum", "float32", "bfloat16", "float64"]
+NsRounding = Literal["elementwise", "fused"]
 ScaleMode = Literal[
     "spectral", "unit_rms_norm", "shape_scaling", "width_transfer", "consistent_rms"
 ]
@@ -27,6 +28,7 @@ _VOCABULARIES: dict[str, tuple[str, ...]] = {
     "coefficient_type": tuple(COEFFICIENT_SETS),
     "ns_eps_mode": get_args(EpsMode),
     "ns_dtype": get_args(NsDtype),
+    "ns_rounding": get_args(NsRounding),
     "scale_mode": get_args(ScaleMode),
     "preconditioning": get_args(Preconditioning),
 }
@@ -51,10 +53,13 @@ class MuonSpec:
       num_ns_steps: Newton-Schulz iterations.
       ns_eps: guard of the norm that precedes the iteration.
       ns_eps_mode: ``add`` divides by ``norm + eps``, ``floor`` by ``max(norm, eps)``.
-      ns_dtype: dtype of the iteration; ``momentum`` keeps the momentum's own. ``bfloat16`` rounds
-        after every elementwise result while the coefficients stay float32, as torch does.
-      cast_before_norm: cast to ``ns_dtype`` before taking the norm (Keller Jordan lineage) instead
+      ns_dtype: dtype of the iteration; ``momentum`` keeps the momentum's own. With ``bfloat16``
+        sums and coefficients stay float32, as in torch.
+      cast_before_norm: cast to ``ns_dtype`` before taking the norm (Keller Jordan, torch) instead
         of after it (emerging-optimizers); only bfloat16 can tell.
+      ns_rounding: where bfloat16 rounds. ``elementwise`` rounds every intermediate, as the plain
+        expression ``b * A + c * A @ A`` does (Keller Jordan lineage); ``fused`` rounds once after
+        the sum, as ``torch.addmm`` does (emerging-optimizers, torch.optim.Muon).
       preconditioning: optax's four ways to bring the spectrum into range.
       scale_mode: factor on the orthogonalised matrix, from the fans that Newton-Schulz saw:
         ``spectral`` and ``consistent_rms`` sqrt(max(out, in)), ``unit_rms_norm`` sqrt(out/in),
@@ -94,6 +99,7 @@ class MuonSpec:
     ns_eps_mode: EpsMode = "add"
     ns_dtype: NsDtype = "momentum"
     cast_before_norm: bool = False
+    ns_rounding: NsRounding = "fused"
     preconditioning: Preconditioning = "frobenius"
     scale_mode: ScaleMode = "width_transfer"
     extra_scale_factor: float = 1.0
@@ -173,6 +179,7 @@ class MuonSpec:
             "eps_mode": self.ns_eps_mode,
             "ns_dtype": self.ns_dtype,
             "cast_before_norm": self.cast_before_norm,
+            "ns_rounding": self.ns_rounding,
             "scale_mode": self.scale_mode,
             "extra_scale_factor": self.extra_scale_factor,
             "adam_eps": self.adam_eps,

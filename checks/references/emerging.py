@@ -28,6 +28,7 @@ _FIXED: Mapping[str, Any] = {
     "ns_eps_mode": "floor",
     "ns_eps": 1e-7,
     "cast_before_norm": False,
+    "ns_rounding": "fused",
     "preconditioning": "frobenius",
     "split_head": False,
 }

@@ -1,7 +1,8 @@
 """Muon in float64 NumPy, straight from a MuonSpec: the oracle of last resort.
 
 It is written for reading, one matrix at a time, and shares no line with the optimizer. All of it
-is float64, so ``ns_dtype`` and ``cast_before_norm``, which only say how to round, do nothing here.
+is float64, so ``ns_dtype``, ``cast_before_norm`` and ``ns_rounding``, which only say how to round,
+do nothing here.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ _FIXED: Mapping[str, Any] = {
     "ns_eps_mode": "floor",
     "ns_dtype": "bfloat16",
     "cast_before_norm": True,
+    "ns_rounding": "fused",
     "preconditioning": "frobenius",
 }
 _SCALES = {

@@ -57,6 +57,7 @@ def test_every_field_survives_the_round_trip() -> None:
         "coefficient_type": "quintic",
         "ns_eps_mode": "floor",
         "ns_dtype": "float32",
+        "ns_rounding": "elementwise",
         "scale_mode": "spectral",
         "preconditioning": "aol",
     }

@@ -125,11 +125,13 @@ def test_bfloat16_gradients_of_float32_state_keep_every_dtype():
     assert [x.dtype for x in jax.tree.leaves(state)] == [x.dtype for x in jax.tree.leaves(start)]
 
 
+@pytest.mark.parametrize("ns_rounding", ["elementwise", "fused"])
 @pytest.mark.parametrize("cast_before_norm", [True, False])
-def test_bfloat16_newton_schulz_is_near_float32(cast_before_norm):
+def test_bfloat16_newton_schulz_is_near_float32(cast_before_norm, ns_rounding):
     (w,) = arrays((16, 40))
     exact = one_step({"w": w})["w"]
-    rough = one_step({"w": w}, ns_dtype="bfloat16", cast_before_norm=cast_before_norm)["w"]
+    how = {"cast_before_norm": cast_before_norm, "ns_rounding": ns_rounding}
+    rough = one_step({"w": w}, ns_dtype="bfloat16", **how)["w"]
     error = float(jnp.linalg.norm(rough - exact) / jnp.linalg.norm(exact))
     assert 1e-3 < error < 6e-2  # eps of bfloat16 is 4e-3; five steps amplify it about tenfold
 
@@ -141,6 +143,7 @@ def test_bfloat16_newton_schulz_is_near_float32(cast_before_norm):
         ({"nesterov_style": "nag"}, "nesterov_style='nag'"),
         ({"ns_coeffs": "octic"}, "unknown ns_coeffs preset 'octic'"),
         ({"ns_steps": 0}, "ns_steps must be"),
+        ({"ns_rounding": "up"}, "ns_rounding='up'"),
         ({"clip_grad": -1.0}, "clip_grad must be >= 0, got -1.0"),
         ({"batch_update_size": -2}, "batch_update_size must be"),
     ],

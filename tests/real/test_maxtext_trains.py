@@ -51,7 +51,7 @@ class Case:
     def spec(self) -> MuonSpec:
         """Decay in both branches, and float32 Newton-Schulz where the reference's is bfloat16."""
         decayed = preset(self.reference).replace(weight_decay=0.1, adam_weight_decay=0.05)
-        precise = decayed.replace(ns_dtype="float32", cast_before_norm=False)
+        precise = decayed.replace(ns_dtype="float32", cast_before_norm=False, ns_rounding="fused")
         return precise.replace(**self.changes)
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ class Case:
         return "-".join(parts)
 
 
-BF16 = {"ns_dtype": "bfloat16", "cast_before_norm": True}
+BF16 = {"ns_dtype": "bfloat16", "cast_before_norm": True, "ns_rounding": "elementwise"}
 FUSED = {"split_qkv": False, "split_attention_gate": False, "nesterov": True}
 CLIPPED = {"clip_grad": 0.5, "nesterov": True}
 

@@ -47,6 +47,10 @@ class Muon(BaseModel):
       True,
       description="Cast to muon_ns_dtype before the norm (Keller Jordan lineage) instead of after it.",
   )
+  muon_ns_rounding: str = Field(
+      "elementwise",
+      description="bfloat16 rounds 'elementwise' (Keller Jordan lineage) or 'fused', once per torch.addmm.",
+  )
   muon_preconditioning: str = Field(
       "frobenius",
       description="Rescaling before Newton-Schulz: frobenius, spectral, aol or schatten.",
