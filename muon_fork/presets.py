@@ -38,6 +38,13 @@ _TORCH = _OPTAX.replace(
     all_matrices=True,
 )
 
+# Keller Jordan's Newton-Schulz: cast first, then plain expressions, each rounded.
+_BFLOAT16 = _TORCH.replace(ns_dtype="bfloat16", cast_before_norm=True, ns_rounding="elementwise")
+
+_MOONLIGHT = _BFLOAT16.replace(
+    nesterov_style="sgd", scale_mode="consistent_rms", extra_scale_factor=0.2
+)
+
 PRESETS: tuple[Preset, ...] = (
     Preset("optax", _OPTAX, "optax.contrib.muon 0.2.8, the Muon of released MaxText"),
     Preset(
@@ -54,41 +61,11 @@ PRESETS: tuple[Preset, ...] = (
     ),
     Preset(
         "megatron_rfc",
-        _TORCH.replace(
-            nesterov_style="sgd",
-            ns_dtype="bfloat16",
-            cast_before_norm=True,
-            ns_rounding="elementwise",
-            scale_mode="consistent_rms",
-            extra_scale_factor=0.2,
-            split_head=True,
-            split_mla_up_proj=True,
-            batch_update_size=16,
-        ),
+        _MOONLIGHT.replace(split_head=True, split_mla_up_proj=True, batch_update_size=16),
         "the Megatron-LM of RFC-0023 (Moonshot lineage)",
     ),
-    Preset(
-        "moonlight",
-        _TORCH.replace(
-            nesterov_style="sgd",
-            ns_dtype="bfloat16",
-            cast_before_norm=True,
-            ns_rounding="elementwise",
-            scale_mode="consistent_rms",
-            extra_scale_factor=0.2,
-        ),
-        "Moonlight, arXiv:2502.16982",
-    ),
-    Preset(
-        "keller_jordan",
-        _TORCH.replace(
-            ns_dtype="bfloat16",
-            cast_before_norm=True,
-            ns_rounding="elementwise",
-            scale_mode="shape_scaling",
-        ),
-        "Keller Jordan's Muon",
-    ),
+    Preset("moonlight", _MOONLIGHT, "Moonlight, arXiv:2502.16982"),
+    Preset("keller_jordan", _BFLOAT16.replace(scale_mode="shape_scaling"), "Keller Jordan's Muon"),
     Preset(
         "deepseek_v4",
         _TORCH.replace(
