@@ -1,17 +1,21 @@
 """Read what ``torch.save`` wrote (a zip of one pickle and raw storages) without torch.
 
-Tensors come back as NumPy arrays, bfloat16 and float8 through ml_dtypes. Storages are stored, never
-compressed, so an archive cannot expand beyond its own size.
+Storages are stored, never compressed: an archive cannot expand beyond its own size, and a tensor is
+a piece of the file that can be mapped. bfloat16 and float8 are ml_dtypes'.
 """
 
 from __future__ import annotations
 
+import functools
 import io
+import struct
 import sys
 import zipfile
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,24 +37,180 @@ _STORAGES = {
     "ByteStorage": "uint8",
     "BoolStorage": "bool",
 }
+_LOCAL_HEADER = struct.Struct("<4s5H3I2H")
+
+
+# Blocks in which a stored tensor is read to check its sum: the check itself needs no memory.
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor that lies in a file, unread.
+
+    Attributes:
+      shape, strides, offset: of the tensor in its storage, in elements.
+      dtype: NumPy's.
+      file, start, size: where the storage's bytes lie.
+      checksum: CRC-32 of the storage.
+      source: what messages call it.
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    dtype: np.dtype[Any]
+    file: Path
+    start: int
+    size: int
+    checksum: int
+    source: str
+
+    def read(self) -> NDArray[Any]:
+        """The values as a read-only view of the mapped file, once its bytes are known to be whole.
+
+        Raises:
+          CheckpointError: the bytes are not those that were written.
+        """
+        if 0 in self.shape:
+            return np.empty(self.shape, self.dtype)
+        try:
+            stamp = self.file.stat().st_mtime_ns
+            _verify(self.file, stamp, self.start, self.size, self.checksum, self.source)
+            raw = np.memmap(self.file, np.uint8, "r", self.start, (self.size,))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{self.source}: cannot be read: {error}") from error
+        strides = tuple(s * self.dtype.itemsize for s in self.strides)
+        start = self.offset * self.dtype.itemsize
+        return np.ndarray(self.shape, self.dtype, raw.view(np.ndarray), start, strides)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _verify(file: Path, _stamp: int, start: int, size: int, checksum: int, source: str) -> None:
+    """Raise unless the bytes have this CRC-32; asked again about an unchanged file, do not read."""
+    found, left = 0, size
+    with file.open("rb") as stream:
+        stream.seek(start)
+        while left:
+            block = stream.read(min(left, _BLOCK))
+            if not block:
+                raise CheckpointError(f"{source}: {file.name} is cut short: copy it again")
+            found, left = zlib.crc32(block, found), left - len(block)
+    if found != checksum:
+        raise CheckpointError(
+            f"{source}: bytes {start} to {start + size} of {file} are damaged (CRC-32 "
+            f"{found:08x}, written as {checksum:08x}): copy the file again"
+        )
 
 
 @dataclass(frozen=True)
 class _Storage:
-    values: NDArray[Any]
+    dtype: np.dtype[Any]
+    start: int
+    size: int
+    checksum: int
 
 
-def load(data: bytes, source: str, opaque: tuple[str, ...] = ()) -> Any:
-    """The value that ``torch.save`` wrote, with arrays for tensors and records for objects.
+class _Window(io.RawIOBase):
+    """Part of a file as a file of its own."""
+
+    def __init__(self, file: BinaryIO, start: int, length: int) -> None:
+        self._file, self._start, self._length, self._at = file, start, length, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        self._at = max(0, offset + (0, self._at, self._length)[whence])
+        return self._at
+
+    def read(self, size: int = -1, /) -> bytes:
+        left = max(0, self._length - self._at)
+        self._file.seek(self._start + self._at)
+        data = self._file.read(left if size < 0 else min(size, left))
+        self._at += len(data)
+        return data
+
+
+def index(
+    file: Path,
+    source: str,
+    start: int = 0,
+    length: int | None = None,
+    opaque: tuple[str, ...] = (),
+) -> Any:
+    """The value that ``torch.save`` wrote at a place of a file, with its tensors left unread.
+
+    Args:
+      file: that holds the archive.
+      source: what messages call it.
+      start, length: of the archive in bytes; to the end of the file if no length is given.
+      opaque: qualified names that may become records beyond the known ones.
+
+    Returns:
+      containers, numbers, strings, dtypes and records, with ``Stored`` for every tensor.
 
     Raises:
       CheckpointError: not such an archive, damaged, or a pickle that is refused.
     """
     try:
-        archive = zipfile.ZipFile(io.BytesIO(data))
+        with file.open("rb") as stream:
+            length = file.stat().st_size - start if length is None else length
+            window = cast(BinaryIO, _Window(stream, start, length))
+            return _index(window, file, start, source, opaque)
+    except OSError as error:
+        raise CheckpointError(f"{file}: cannot be read: {error.strerror}") from error
+
+
+def load(file: Path, source: str, opaque: tuple[str, ...] = ()) -> Any:
+    """As ``index`` of a whole file, with an array for every tensor: for small files.
+
+    Raises:
+      CheckpointError: not such an archive, damaged, or a pickle that is refused.
+    """
+    return values(index(file, source, opaque=opaque))
+
+
+def values(value: Any) -> Any:
+    """The value with copies of its tensors in place of ``Stored``, in containers and records.
+
+    Raises:
+      CheckpointError: a tensor is damaged, or containers hold themselves.
+    """
+    try:
+        return _values(value)
+    except RecursionError as error:
+        raise CheckpointError("a pickle holds containers without end: it is damaged") from error
+
+
+def _values(value: Any) -> Any:
+    if isinstance(value, Stored):
+        return np.array(value.read())
+    if isinstance(value, dict):
+        return {k: _values(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(values(v) for v in value)
+    if isinstance(value, pickles.Record):
+        value.arguments, value.state = _values(value.arguments), _values(value.state)
+        value.items = _values(value.items)
+    return value
+
+
+def _index(window: BinaryIO, file: Path, start: int, source: str, opaque: tuple[str, ...]) -> Any:
+    try:
+        archive = zipfile.ZipFile(window)
         prefix = _prefix(archive, source)
         program = archive.read(prefix + "data.pkl")
-    except (zipfile.BadZipFile, KeyError, NotImplementedError, RuntimeError, EOFError) as error:
+        places = {
+            entry.filename: _place(entry, window, start, source) for entry in archive.infolist()
+        }
+    except (zipfile.BadZipFile, KeyError, NotImplementedError, EOFError, struct.error) as error:
         raise CheckpointError(
             f"{source}: not an archive of torch.save ({error}); the file is damaged or cut short: "
             "copy it again"
@@ -58,9 +218,9 @@ def load(data: bytes, source: str, opaque: tuple[str, ...] = ()) -> Any:
     return pickles.load(
         program,
         source,
-        extra=_rebuilders(source),
+        extra=_rebuilders(file, source),
         opaque=opaque,
-        persistent_load=_storage_reader(archive, prefix, source),
+        persistent_load=_storage_finder(places, prefix, source),
     )
 
 
@@ -82,33 +242,51 @@ def numpy_dtype(name: str, source: str) -> np.dtype[Any]:
 
 def _prefix(archive: zipfile.ZipFile, source: str) -> str:
     """The archive's folder, from the one entry that ends in data.pkl."""
+    names = archive.namelist()
     for entry in archive.infolist():
-        if entry.compress_type != zipfile.ZIP_STORED:
+        if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size:
             raise CheckpointError(f"{source}: entry {entry.filename} is compressed: not torch.save")
-    names = [n for n in archive.namelist() if n == "data.pkl" or n.endswith("/data.pkl")]
-    if len(names) != 1:
-        raise CheckpointError(f"{source}: {len(names)} entries data.pkl, expected one")
-    prefix = names[0].removesuffix("data.pkl")
+    if len(set(names)) != len(names):
+        raise CheckpointError(f"{source}: two entries of one name: not torch.save")
+    programs = [n for n in names if n == "data.pkl" or n.endswith("/data.pkl")]
+    if len(programs) != 1:
+        raise CheckpointError(f"{source}: {len(programs)} entries data.pkl, expected one")
+    prefix = programs[0].removesuffix("data.pkl")
     byte_order = prefix + "byteorder"
-    if byte_order in archive.namelist():
+    if byte_order in names:
         written = archive.read(byte_order).decode("ascii", "replace")
         if written != sys.byteorder:
             raise CheckpointError(f"{source}: written {written}-endian, this machine is not")
     return prefix
 
 
-def _storage_reader(
-    archive: zipfile.ZipFile, prefix: str, source: str
+def _place(
+    entry: zipfile.ZipInfo, window: BinaryIO, start: int, source: str
+) -> tuple[int, int, int]:
+    """First byte in the file, size and checksum of an entry's content."""
+    window.seek(entry.header_offset)
+    header = _LOCAL_HEADER.unpack(window.read(_LOCAL_HEADER.size))
+    begin = entry.header_offset + _LOCAL_HEADER.size + header[-2] + header[-1]
+    end = window.seek(0, 2)
+    if header[0] != b"PK\x03\x04" or begin + entry.file_size > end:
+        raise CheckpointError(f"{source}: entry {entry.filename} is damaged: copy the file again")
+    return start + begin, entry.file_size, entry.CRC
+
+
+def _storage_finder(
+    places: Mapping[str, tuple[int, int, int]], prefix: str, source: str
 ) -> Callable[[Any], _Storage]:
     def persistent_load(reference: Any) -> _Storage:
         kind, storage_type, key, _location, count = reference
         if kind != "storage" or not str(key).isalnum():
             raise CheckpointError(f"{source}: unknown reference {reference!r}")
         dtype = numpy_dtype(_storage_dtype(storage_type, source), source)
-        values = np.frombuffer(archive.read(f"{prefix}data/{key}"), dtype)
-        if values.size != count:
-            raise CheckpointError(f"{source}: storage {key} has {values.size} values, not {count}")
-        return _Storage(values)
+        start, size, checksum = places[f"{prefix}data/{key}"]
+        if size != count * dtype.itemsize:
+            raise CheckpointError(
+                f"{source}: storage {key} has {size} bytes, not {count} of {dtype}"
+            )
+        return _Storage(dtype, start, size, checksum)
 
     return persistent_load
 
@@ -124,15 +302,15 @@ def _storage_dtype(storage_type: Any, source: str) -> str:
     return _STORAGES[name]
 
 
-def _rebuilders(source: str) -> dict[str, Callable[..., Any]]:
+def _rebuilders(file: Path, source: str) -> dict[str, Callable[..., Any]]:
     """How the tensor constructors that a pickle names are answered."""
 
     def tensor(
-        storage: Any, offset: int, shape: tuple[int, ...], stride: tuple[int, ...], *_rest: Any
-    ) -> NDArray[Any]:
-        return _strided(storage, offset, shape, stride, source)
+        storage: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_rest: Any
+    ) -> Stored:
+        return _stored(storage, offset, tuple(shape), tuple(strides), file, source)
 
-    def parameter(value: NDArray[Any], *_rest: Any) -> NDArray[Any]:
+    def parameter(value: Any, *_rest: Any) -> Any:
         return value
 
     return {
@@ -142,17 +320,30 @@ def _rebuilders(source: str) -> dict[str, Callable[..., Any]]:
     }
 
 
-def _strided(
-    storage: Any, offset: int, shape: tuple[int, ...], stride: tuple[int, ...], source: str
-) -> NDArray[Any]:
-    if not isinstance(storage, _Storage) or len(shape) != len(stride):
+def _stored(
+    storage: Any,
+    offset: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    file: Path,
+    source: str,
+) -> Stored:
+    if not isinstance(storage, _Storage) or len(shape) != len(strides):
         raise CheckpointError(f"{source}: a tensor of shape {shape} has no storage")
-    if any(n < 0 for n in (*shape, *stride, offset)):
-        raise CheckpointError(f"{source}: a tensor has shape {shape}, strides {stride}")
-    values = storage.values
-    last = offset + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
-    if 0 not in shape and last >= values.size:
+    numbers: tuple[Any, ...] = (*shape, *strides, offset)
+    if any(not isinstance(n, int) or n < 0 for n in numbers):
+        raise CheckpointError(f"{source}: a tensor has shape {shape}, strides {strides}")
+    last = offset + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+    if 0 not in shape and (last + 1) * storage.dtype.itemsize > storage.size:
         raise CheckpointError(f"{source}: a tensor of shape {shape} leaves its storage")
-    strides = tuple(s * values.itemsize for s in stride)
-    view = np.lib.stride_tricks.as_strided(values[offset:], shape, strides, writeable=False)
-    return np.array(view)
+    return Stored(
+        shape,
+        strides,
+        offset,
+        storage.dtype,
+        file,
+        storage.start,
+        storage.size,
+        storage.checksum,
+        source,
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from converters.errors import CheckpointError
 
@@ -14,21 +14,38 @@ _POINTERS = (
     (b"version https://git-lfs.github.com/spec/", "git lfs pull"),
     (b"/annex/objects/", "git annex get"),
 )
+Format = Literal["torch_dist", "torch", "dcp"]
+_DESCRIPTIONS = {
+    "torch": "the legacy 'torch' format (mp_rank_*)",
+    "dcp": "'torch_dcp' or 'fsdp_dtensor' (.metadata without metadata.json)",
+}
 
 
-def resolve(path: Path) -> Path:
-    """The iteration's folder: ``path`` itself, or what the tracker file in it names.
+def resolve(path: Path, iteration: int | None = None) -> Path:
+    """The iteration's folder: ``path`` itself, or the one in it that is asked for or is the latest.
+
+    Args:
+      path: ``iter_XXXXXXX``, or the folder above with its tracker file.
+      iteration: one that is not the latest.
 
     Raises:
-      CheckpointError: no such folder, or a tracker that names none.
+      CheckpointError: no such folder or iteration, or a tracker that names none.
     """
     if not path.is_dir():
         raise CheckpointError(f"{path}: no such folder")
+    found = sorted(child.name for child in path.glob("iter_*") if child.is_dir())
+    if iteration is not None:
+        return _numbered(path, iteration, found)
     tracker = path / TRACKER
     if not tracker.is_file():
+        if found:
+            raise CheckpointError(
+                f"{tracker}: missing, so no save here was finished; name one of "
+                f"{', '.join(found)} itself if you know that it was"
+            )
         return path
     text = read(tracker).decode("utf-8", "replace").strip()
-    if text != "release" and not text.isdecimal():
+    if text != "release" and not (text.isascii() and text.isdecimal()):
         raise CheckpointError(f"{tracker}: {text[:40]!r} is neither an iteration nor 'release'")
     folder = path / ("release" if text == "release" else f"iter_{int(text):07d}")
     if not folder.is_dir():
@@ -36,25 +53,47 @@ def resolve(path: Path) -> Path:
     return folder
 
 
-def require_torch_dist(folder: Path) -> None:
-    """Raise CheckpointError, naming the format found, unless the folder holds ``torch_dist``."""
+def _numbered(path: Path, iteration: int, found: list[str]) -> Path:
+    name = f"iter_{iteration:07d}"
+    if path.name == name and not found:
+        return path
+    if name not in found:
+        there = f"there are {', '.join(found)}" if found else "there is none"
+        raise CheckpointError(f"{path}: no {name}; {there}")
+    return path / name
+
+
+def format_of(folder: Path) -> Format:
+    """The format of an iteration's folder, from its files; ``dcp`` covers both FSDP back ends.
+
+    Raises:
+      CheckpointError: not a checkpoint, of a format that is not known, or incomplete.
+    """
     if (folder / "metadata.json").is_file():
         backend = _backend(folder / "metadata.json")
         if backend != "torch_dist":
-            raise CheckpointError(f"{folder}: format {backend!r}, only torch_dist can be read")
+            raise CheckpointError(
+                f"{folder / 'metadata.json'}: format {backend!r} cannot be read: load it with the "
+                "Megatron that wrote it and save it with --ckpt-format torch_dist"
+            )
         if not (folder / ".metadata").is_file():
             raise CheckpointError(f"{folder}: .metadata is missing, the copy is incomplete")
-        return
+        return "torch_dist"
     if any(folder.glob("mp_rank_*")):
-        found = "the legacy 'torch' format (mp_rank_*)"
-    elif (folder / ".metadata").is_file():
-        found = "'torch_dcp' or 'fsdp_dtensor' (.metadata without metadata.json)"
-    else:
-        raise CheckpointError(f"{folder}: no Megatron checkpoint: metadata.json is missing")
-    raise CheckpointError(
-        f"{folder}: {found}, only torch_dist can be read: save it again with "
-        "--ckpt-format torch_dist"
-    )
+        return "torch"
+    if (folder / ".metadata").is_file():
+        return "dcp"
+    raise CheckpointError(f"{folder}: no Megatron checkpoint: metadata.json is missing")
+
+
+def require_torch_dist(folder: Path) -> None:
+    """Raise CheckpointError, naming the format found, unless the folder holds ``torch_dist``."""
+    found = format_of(folder)
+    if found != "torch_dist":
+        raise CheckpointError(
+            f"{folder}: {_DESCRIPTIONS[found]}, only torch_dist can be read: save it again with "
+            "--ckpt-format torch_dist"
+        )
 
 
 def read(file: Path) -> bytes:

@@ -180,6 +180,13 @@ def _default_dict(_factory: Any = None, items: Any = ()) -> dict[Any, Any]:
     return dict(items)
 
 
+def _byte_array(content: Any = b"") -> bytearray:
+    # A number would be a size: memory for the asking.
+    if not isinstance(content, (bytes, bytearray)):
+        raise pickle.UnpicklingError("bytearray of something that is not bytes")
+    return bytearray(content)
+
+
 _FACTORIES: dict[str, Callable[..., Any]] = {
     "builtins.getattr": _member,
     "builtins.set": set,
@@ -188,7 +195,7 @@ _FACTORIES: dict[str, Callable[..., Any]] = {
     "builtins.dict": dict,
     "builtins.slice": slice,
     "builtins.complex": complex,
-    "builtins.bytearray": bytearray,
+    "builtins.bytearray": _byte_array,
     "collections.OrderedDict": dict,
     "collections.defaultdict": _default_dict,
     "torch.Size": tuple,

@@ -69,7 +69,8 @@ def _common_state(checkpoint: Checkpoint) -> Mapping[Any, Any]:
         value = read_blob(checkpoint, COMMON_ENTRY)
     else:
         file = checkpoint.folder / COMMON_FILE
-        value = archives.load(folders.read(file), str(file), checkpoint.opaque)
+        folders.require_content(file)
+        value = archives.load(file, str(file), checkpoint.opaque)
     # A sharded object is saved as a list of one.
     while isinstance(value, list) and len(value) == 1:
         value = value[0]

@@ -5,38 +5,17 @@ Neither Megatron nor torch is imported, no pickle is executed and no process gro
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from converters.errors import CheckpointError
 
 from . import archives, folders, pickles
-
-
-@dataclass(frozen=True)
-class Piece:
-    """One saved part of a tensor or one byte entry: where it belongs and where it lies."""
-
-    offsets: tuple[int, ...]
-    sizes: tuple[int, ...]
-    file: Path
-    start: int
-    length: int
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A tensor: torch's dtype name, global shape, and the pieces that cover it."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    pieces: tuple[Piece, ...]
+from .pieces import Entry, Piece, read, require_whole, stored
 
 
 @dataclass(frozen=True)
@@ -65,39 +44,33 @@ def open_checkpoint(path: Path, opaque: tuple[str, ...] = ()) -> Checkpoint:
     """
     folder = folders.resolve(path)
     folders.require_torch_dist(folder)
+    return open_index(folder, opaque)
+
+
+def open_index(folder: Path, opaque: tuple[str, ...] = ()) -> Checkpoint:
+    """Open the folder of an iteration, of this format or another with a ``.metadata`` file."""
     index = folder / ".metadata"
     metadata = pickles.load(folders.read(index), str(index), opaque=opaque)
     if not pickles.is_record(metadata, "Metadata"):
         raise CheckpointError(f"{index}: not the metadata of a distributed checkpoint")
     try:
         tensors, blobs = _entries(folder, metadata.attributes)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
         raise CheckpointError(f"{index}: fields are missing or of another kind: {error}") from error
     return Checkpoint(folder, tensors, blobs, opaque)
 
 
 def read_tensor(checkpoint: Checkpoint, key: str) -> NDArray[Any]:
-    """One whole tensor.
+    """One whole tensor, which may be a read-only view of the mapped file.
 
     Raises:
       CheckpointError: no such key, pieces that do not cover it, or damaged bytes.
     """
     if key not in checkpoint.tensors:
         raise CheckpointError(f"{checkpoint.folder}: no tensor {key}")
-    entry = checkpoint.tensors[key]
     source = f"{checkpoint.folder}: {key}"
-    if sum(math.prod(piece.sizes) for piece in entry.pieces) != math.prod(entry.shape):
-        raise CheckpointError(f"{source}: the saved pieces do not cover shape {entry.shape}")
-    whole = np.empty(entry.shape, archives.numpy_dtype(entry.dtype, source))
-    for piece in entry.pieces:
-        value = archives.load(read_piece(piece), f"{source} in {piece.file.name}")
-        if not isinstance(value, np.ndarray) or value.size != math.prod(piece.sizes):
-            raise CheckpointError(f"{source}: {piece.file.name} holds something else")
-        if value.dtype != whole.dtype:
-            raise CheckpointError(f"{source}: dtype {value.dtype}, .metadata says {whole.dtype}")
-        spans = zip(piece.offsets, piece.sizes, strict=True)
-        whole[tuple(slice(o, o + n) for o, n in spans)] = value.reshape(piece.sizes)
-    return whole
+    require_whole(checkpoint.tensors[key], source)
+    return read(checkpoint.tensors[key], source)
 
 
 def read_blob(checkpoint: Checkpoint, key: str) -> Any:
@@ -106,25 +79,7 @@ def read_blob(checkpoint: Checkpoint, key: str) -> Any:
         raise CheckpointError(f"{checkpoint.folder}: no entry {key}")
     piece = checkpoint.blobs[key]
     source = f"{piece.file}: {key}"
-    return archives.load(read_piece(piece), source, checkpoint.opaque)
-
-
-def read_piece(piece: Piece) -> bytes:
-    """Its bytes.
-
-    Raises:
-      CheckpointError: the file is missing, not fetched, or shorter than ``.metadata`` says.
-    """
-    folders.require_content(piece.file)
-    size = piece.file.stat().st_size
-    if piece.start < 0 or piece.length < 0 or piece.start + piece.length > size:
-        raise CheckpointError(
-            f"{piece.file}: cut short, {size} bytes where .metadata expects at least "
-            f"{piece.start + piece.length}: copy it again"
-        )
-    with piece.file.open("rb") as file:
-        file.seek(piece.start)
-        return file.read(piece.length)
+    return archives.values(stored(piece, source, checkpoint.opaque))
 
 
 def _entries(folder: Path, metadata: dict[str, Any]) -> tuple[dict[str, Entry], dict[str, Piece]]:
