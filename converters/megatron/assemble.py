@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -142,7 +142,7 @@ def _joined(
     return shape, load
 
 
-def leftovers(checkpoint: Checkpoint, keys: Mapping[str, Any]) -> tuple[SetAside, ...]:
+def leftovers(checkpoint: Checkpoint, keys: Collection[str]) -> tuple[SetAside, ...]:
     """Everything in the checkpoint that is in no table, with the reason."""
     left = [key for key in (*checkpoint.tensors, *checkpoint.blobs) if key not in keys]
     return tuple(SetAside(key, reason) for key in left if (reason := _reason(key)))

@@ -10,11 +10,14 @@ from converters.source import MomentumConvention, SetAside, Source, State
 from . import folders, names
 from .assemble import leftovers, table
 from .integrity import require_files, require_layers, require_one_iteration, require_states
-from .run import read_run
+from .keys import Keys, fsdp_dtensor_keys, is_flat, torch_dcp_keys, torch_dist_keys
+from .run import Run, read_run
 from .torch_dist import Checkpoint, open_index
 
 # Why optimizer state is left where only weights are wanted.
 _UNWANTED = "optimizer state, and only weights are asked for"
+# Formats without metadata.json.
+_FSDP_FORMATS = ("torch_dcp", "fsdp_dtensor")
 
 
 def open_source(
@@ -37,45 +40,57 @@ def open_source(
         be decoded with certainty.
     """
     folder = folders.resolve(path, iteration)
-    found = folders.format_of(folder)
-    if found != "torch_dist":
+    files = folders.format_of(folder)
+    if files == "torch":
         folders.require_torch_dist(folder)
     checkpoint = open_index(folder, opaque)
     require_files(checkpoint)
     run = read_run(checkpoint)
     require_one_iteration(folder, run)
-    keys = _keys(checkpoint)
+    form = "torch_dist" if files == "torch_dist" else _fsdp_format(checkpoint, run)
+    keys = _keys(form, checkpoint, run, optimizer)
     wanted = {k: v for k, v in keys.items() if optimizer or v[0] is State.WEIGHT}
     tensors = table(checkpoint, wanted)
     require_layers(tensors, run)
     require_states(tensors)
-    unwanted = tuple(SetAside(key, _UNWANTED) for key in keys if key not in wanted)
+    unwanted = [key for key in checkpoint.tensors if key not in wanted and _is_state(key)]
     return Source(
         folder,
-        found,
+        form,
         run,
         tensors,
         _convention(checkpoint),
-        unwanted + leftovers(checkpoint, keys),
+        tuple(SetAside(k, _UNWANTED) for k in unwanted if not optimizer)
+        + leftovers(checkpoint, {*wanted, *unwanted}),
     )
 
 
-def _keys(checkpoint: Checkpoint) -> dict[str, tuple[State, str]]:
-    """State and model key of every key that holds a parameter."""
-    keys = {}
-    for key in checkpoint.tensors:
-        split = names.split_state(key)
-        if split is None:
-            if "optimizer" not in key.split("."):
-                keys[key] = State.WEIGHT, key
-        elif split[0] in names.STATES:
-            keys[key] = names.STATES[split[0]], split[1]
-    if any(".gbuf_idx_" in key for key in checkpoint.tensors):
+def _fsdp_format(checkpoint: Checkpoint, run: Run) -> str:
+    form = run.arguments.get("ckpt_format")
+    if form not in _FSDP_FORMATS:
+        raise CheckpointError(
+            f"{checkpoint.folder}: .metadata without metadata.json, but ckpt_format is {form!r} in "
+            f"the arguments: metadata.json is missing, or this is none of {_FSDP_FORMATS}"
+        )
+    return str(form)
+
+
+def _keys(form: str, checkpoint: Checkpoint, run: Run, optimizer: bool) -> Keys:
+    if form == "torch_dcp":
+        return torch_dcp_keys(checkpoint, run, optimizer)
+    if form == "fsdp_dtensor":
+        return fsdp_dtensor_keys(checkpoint, optimizer)
+    if optimizer and any(map(is_flat, checkpoint.tensors)):
         raise CheckpointError(
             f"{checkpoint.folder}: the distributed optimizer's state is in flat buffers without "
-            "names (dp_reshardable): save it again with --dist-ckpt-optim-fully-reshardable"
+            "names (dp_reshardable): save it again with --dist-ckpt-optim-fully-reshardable, or "
+            "convert the weights alone (--no-optimizer)"
         )
-    return keys
+    return torch_dist_keys(checkpoint, optimizer)
+
+
+def _is_state(key: str) -> bool:
+    return "optimizer" in key.split(".") and not key.endswith(".step")
 
 
 def _convention(checkpoint: Checkpoint) -> MomentumConvention | None:

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 
 DATA = Path(__file__).parents[1] / "data" / "megatron"
+DISTRIBUTED = tuple(sorted(file.parts[-3] for file in DATA.glob("*/iter_0000020/.metadata")))
+TORCH_DIST = tuple(sorted(file.parts[-3] for file in DATA.glob("*/iter_0000020/metadata.json")))
 
 
 class _Call:

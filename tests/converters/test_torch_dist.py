@@ -12,18 +12,17 @@ import torch
 from torch.distributed import checkpoint as dcp
 
 from converters.errors import CheckpointError
+from converters.megatron.folders import resolve
 from converters.megatron.run import read_run
-from converters.megatron.torch_dist import open_checkpoint, read_tensor
+from converters.megatron.torch_dist import open_checkpoint, open_index, read_tensor
 
-from .hostile import DATA, copy
-
-SAMPLES = tuple(sorted(p.name for p in DATA.iterdir() if p.is_dir()))
+from .hostile import DATA, DISTRIBUTED, copy
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("name", DISTRIBUTED)
 def test_every_tensor_is_what_torch_reads(name: str) -> None:
-    checkpoint = open_checkpoint(DATA / name)
+    checkpoint = open_index(resolve(DATA / name))
     assert len(checkpoint.tensors) > 20
     for key, entry in checkpoint.tensors.items():
         expected = {key: torch.empty(entry.shape, dtype=getattr(torch, entry.dtype))}
@@ -34,9 +33,9 @@ def test_every_tensor_is_what_torch_reads(name: str) -> None:
         np.testing.assert_array_equal(found, expected[key].double().numpy())
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("name", DISTRIBUTED)
 def test_the_run_is_read(name: str) -> None:
-    checkpoint = open_checkpoint(DATA / name)
+    checkpoint = open_index(resolve(DATA / name))
     run = read_run(checkpoint)
     assert run.iteration == int(checkpoint.folder.name.removeprefix("iter_"))
     assert (run.arguments["hidden_size"], run.arguments["num_layers"]) == (32, 2)
@@ -46,7 +45,7 @@ def test_the_run_is_read(name: str) -> None:
         assert muon.groups[0].get("momentum", muon.groups[0].get("momentum_beta")) == 0.95
         assert muon.step is None
     assert adam.step == run.iteration
-    assert [group["weight_decay"] for group in adam.groups] == [0.1, 0.0]
+    assert {group["weight_decay"] for group in adam.groups} == {0.1, 0.0}
     assert run.schedule["num_steps"] == 4 * run.iteration
 
 
