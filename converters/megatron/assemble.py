@@ -57,7 +57,8 @@ def table(checkpoint: Checkpoint, keys: Mapping[str, tuple[State, str]]) -> dict
     for disk, (state, model_key) in keys.items():
         for key, part in _parts(checkpoint, disk, state, names.parse(model_key)):
             parts.setdefault(key, []).append(part)
-    ordered = sorted(parts, key=lambda key: _order(key.parameter))
+    seen = {key.parameter: n for n, key in reversed(list(enumerate(parts)))}
+    ordered = sorted(parts, key=lambda key: (_order(key.parameter), seen[key.parameter]))
     return {key: _tensor(key, parts[key], checkpoint) for key in ordered}
 
 

@@ -1,4 +1,4 @@
-"""Describe a checkpoint from its metadata and common state, for ``muon-convert inspect``."""
+"""Describe a checkpoint from its names and common state, for ``muon-convert inspect``."""
 
 from __future__ import annotations
 
@@ -10,35 +10,87 @@ from typing import Any
 
 import numpy as np
 
+from converters.errors import CheckpointError
+from converters.source import Source, State
 from muon_fork.megatron_args import settle
-from muon_fork.spec import SpecError
+from muon_fork.spec import MuonSpec, SpecError
 
-from . import archives, pickles
-from .run import Run, read_run
-from .torch_dist import Checkpoint, open_checkpoint
+from . import pickles
+from .model import model_of
+from .open import open_source
+from .run import COMMON_ENTRY, COMMON_FILE, Run
+from .torch_dist import open_index
+
+# Arguments that say how the run was spread over devices, by the name they get here.
+_LAYOUT = {
+    "tensor": "tensor_model_parallel_size",
+    "pipeline": "pipeline_model_parallel_size",
+    "virtual_pipeline": "virtual_pipeline_model_parallel_size",
+    "expert": "expert_model_parallel_size",
+    "expert_tensor": "expert_tensor_parallel_size",
+    "context": "context_parallel_size",
+    "data": "data_parallel_size",
+    "world": "world_size",
+}
+_DIMENSIONS = (
+    "num_layers",
+    "hidden_size",
+    "num_attention_heads",
+    "num_query_groups",
+    "kv_channels",
+    "ffn_hidden_size",
+    "padded_vocab_size",
+    "vocab_size",
+    "seq_length",
+    "num_experts",
+    "moe_ffn_hidden_size",
+    "moe_shared_expert_intermediate_size",
+    "mtp_num_layers",
+    "q_lora_rank",
+    "kv_lora_rank",
+    "qk_head_dim",
+    "qk_pos_emb_head_dim",
+    "v_head_dim",
+)
 
 
-def inspect_checkpoint(path: Path, opaque: tuple[str, ...] = ()) -> dict[str, Any]:
-    """A report of JSON values: tensors, run, arguments, MuonSpec and how it was settled.
+def inspect_checkpoint(
+    path: Path, opaque: tuple[str, ...] = (), iteration: int | None = None
+) -> dict[str, Any]:
+    """A report of JSON values: format, layout, model, tensors, optimizer, MuonSpec, oddities.
 
     ``muon_spec`` is None where the arguments do not settle one; the reason is among the notes.
+    ``problems`` keep the checkpoint from being converted as it is; its weights may still be.
 
     Raises:
-      CheckpointError: the checkpoint cannot be read.
+      CheckpointError: not even names and shapes of the weights can be read.
     """
-    checkpoint = open_checkpoint(path, opaque)
-    run = read_run(checkpoint)
+    source, problems = _open(path, opaque, iteration)
+    run = source.run
     spec, notes = _spec(run)
     return {
-        "folder": str(checkpoint.folder),
+        "folder": str(source.folder),
+        "format": source.format,
+        "megatron": _release(source),
         "iteration": run.iteration,
+        "layout": {name: run.arguments.get(key) for name, key in _LAYOUT.items()},
+        "model": _model(run),
         "tensors": [
-            {"key": key, "shape": list(entry.shape), "dtype": entry.dtype}
-            for key, entry in checkpoint.tensors.items()
+            {
+                "key": key.parameter,
+                "state": key.state.value,
+                "shape": list(tensor.shape),
+                "dtype": tensor.dtype.name,
+                "origin": list(tensor.origin),
+            }
+            for key, tensor in source.tensors.items()
         ],
-        "bytes": _bytes(checkpoint),
-        "muon_spec": spec,
+        "bytes": sum(math.prod(t.shape) * t.dtype.itemsize for t in source.tensors.values()),
+        "optimizer": _optimizer(source, spec),
+        "muon_spec": None if spec is None else dataclasses.asdict(spec),
         "notes": notes,
+        "problems": problems,
+        "set_aside": [aside._asdict() for aside in source.set_aside],
         "optimizers": [
             {"step": o.step, "groups": [plain(group) for group in o.groups]} for o in run.optimizers
         ],
@@ -62,16 +114,53 @@ def plain(value: Any) -> Any:
     return value if isinstance(value, (bool, int, float, str, type(None))) else str(value)
 
 
-def _spec(run: Run) -> tuple[dict[str, Any] | None, list[str]]:
+def _open(path: Path, opaque: tuple[str, ...], iteration: int | None) -> tuple[Source, list[str]]:
+    try:
+        return open_source(path, iteration=iteration, opaque=opaque), []
+    except CheckpointError as error:
+        problem = str(error)
+    # What is wrong with the optimizer's state need not hide the model.
+    return open_source(path, iteration=iteration, opaque=opaque, optimizer=False), [problem]
+
+
+def _spec(run: Run) -> tuple[MuonSpec | None, list[str]]:
     try:
         spec, notes = settle(run.arguments, {})
     except SpecError as error:
         return None, [f"no MuonSpec: {error}"]
-    return dataclasses.asdict(spec), list(notes)
+    return spec, list(notes)
 
 
-def _bytes(checkpoint: Checkpoint) -> int:
-    return sum(
-        math.prod(entry.shape) * archives.numpy_dtype(entry.dtype, key).itemsize
-        for key, entry in checkpoint.tensors.items()
-    )
+def _release(source: Source) -> str | None:
+    """Which Megatron-Core wrote it, as far as the files tell."""
+    if source.format.startswith("torch_dist"):
+        blobs = open_index(source.folder).blobs
+        if COMMON_ENTRY in blobs:
+            return "0.19 or later"
+        if (source.folder / COMMON_FILE).is_file():
+            watched = any(key.startswith("rerun_state_machine_state/") for key in blobs)
+            return "0.18" if watched else "0.17 or earlier"
+    return None
+
+
+def _model(run: Run) -> dict[str, Any]:
+    sizes = {name: run.arguments[name] for name in _DIMENSIONS if run.arguments.get(name)}
+    try:
+        return {"decoder_block": model_of(run.arguments).decoder_block, **plain(sizes)}
+    except CheckpointError as error:
+        return {"decoder_block": None, "why": str(error), **plain(sizes)}
+
+
+def _optimizer(source: Source, spec: MuonSpec | None) -> dict[str, Any]:
+    """Kind, how many parameters each algorithm has, and what the momentum buffer accumulates."""
+    counts = {state: sum(key.state is state for key in source.tensors) for state in State}
+    style = spec.nesterov_style if spec is not None else None
+    named = {"ema": "ema", "sgd": "sum"}.get(style or "")
+    return {
+        "kind": plain(source.run.arguments.get("optimizer")),
+        "distributed": bool(source.run.arguments.get("use_distributed_optimizer")),
+        "muon_parameters": counts[State.MOMENTUM],
+        "adam_parameters": counts[State.EXP_AVG],
+        "masters": counts[State.MASTER],
+        "momentum": (source.momentum or named) if counts[State.MOMENTUM] else None,
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import pickle
@@ -104,4 +105,17 @@ def replace_entry(folder: Path, key: str, content: bytes) -> None:
             break
     else:
         raise AssertionError(f"no entry {key}")
+    index.write_bytes(pickle.dumps(metadata))
+
+
+def rename(folder: Path, old: str, new: str) -> None:
+    """Replace a part of every key that has it."""
+    index = folder / ".metadata"
+    metadata = pickle.loads(index.read_bytes())
+    entries = metadata.state_dict_metadata
+    metadata.state_dict_metadata = {k.replace(old, new): v for k, v in entries.items()}
+    metadata.storage_data = {
+        dataclasses.replace(place, fqn=place.fqn.replace(old, new)): info
+        for place, info in metadata.storage_data.items()
+    }
     index.write_bytes(pickle.dumps(metadata))
