@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-
 _COSINE: dict[str, Any] = {"lr_schedule_type": "cosine"}
 
 
