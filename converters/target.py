@@ -48,12 +48,14 @@ class TargetState:
       tree: nested dicts and lists as Orbax is to save them. A leaf is a TargetTensor, or None for a
         state of optax that holds nothing and for a parameter that the other optimizer owns.
       step: finished steps; MaxText resumes at this step from the directory numbered ``step - 1``.
-      scan_layers: MaxText's key, saved as custom metadata where the version does so.
+      scan_layers: MaxText's key.
+      records_scan_layers: it is saved as custom metadata: MaxText 0.2.4 and later do, earlier not.
     """
 
     tree: Any
     step: int
     scan_layers: bool
+    records_scan_layers: bool = True
 
 
 def leaves(tree: Any) -> Iterator[TargetTensor]:
