@@ -1,0 +1,53 @@
+"""JAX as this package needs it: on the CPU, alone or as one of several processes."""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple
+
+import jax
+
+from converters.errors import CheckpointError
+
+
+class Processes(NamedTuple):
+    """How many processes write one checkpoint together, and which of them this is."""
+
+    count: int = 1
+    index: int = 0
+    coordinator: str = ""
+
+
+def start(processes: Processes = Processes()) -> None:
+    """Keep JAX on the CPU; with several processes, meet the others at the coordinator.
+
+    Raises:
+      CheckpointError: the numbers do not fit together, or the others were not found.
+    """
+    jax.config.update("jax_platforms", "cpu")
+    # Orbax logs every file, and an error once per thread that it passes through before it is raised.
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
+    if processes.count == 1:
+        return
+    if not 0 <= processes.index < processes.count:
+        raise CheckpointError(
+            f"--process-index {processes.index} is not below --process-count {processes.count}"
+        )
+    if not processes.coordinator:
+        raise CheckpointError("--process-count needs --coordinator HOST:PORT, the same everywhere")
+    try:
+        jax.distributed.initialize(
+            coordinator_address=processes.coordinator,
+            num_processes=processes.count,
+            process_id=processes.index,
+        )
+    except (RuntimeError, ValueError) as error:
+        raise CheckpointError(f"--coordinator {processes.coordinator}: {error}") from error
+
+
+def meet(place: str) -> None:
+    """Wait until every process has come here; nothing to do for one alone."""
+    from orbax.checkpoint import multihost
+
+    if jax.process_count() > 1:
+        multihost.sync_global_processes(f"muon-convert:{place}")

@@ -1,0 +1,102 @@
+"""Write a TargetState through Orbax as MaxText itself would have saved it."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+from orbax.checkpoint._src.serialization import type_handler_registry
+
+from converters.target import TargetState, TargetTensor, leaves
+
+from . import arrays
+from .streaming import Limits, Pending, Streamer, StreamingHandler
+
+ITEMS = "items"
+STEP_METADATA = "_CHECKPOINT_METADATA"
+# Memory beside two copies of the largest leaf: interpreter, JAX, Orbax, chunks on their way.
+FIXED_BYTES = 600 << 20
+# Leaves in memory may fill this much even where the largest is smaller.
+_FLOOR = 64 << 20
+
+
+def limits_for(state: TargetState, workers: int) -> Limits:
+    """Two of the largest leaf in memory: one is built while the other is written."""
+    largest = max((target.bytes for target in leaves(state.tree)), default=0)
+    return Limits(workers, max(2 * largest, _FLOOR))
+
+
+def write_state(
+    state: TargetState,
+    folder: Path,
+    *,
+    workers: int = 2,
+    done: Callable[[TargetTensor, str], None] = lambda target, digest: None,
+    stop: threading.Event | None = None,
+) -> Path:
+    """Write ``folder/<step - 1>`` and return it. Every leaf was read back and compared.
+
+    With several JAX processes each must call this; each writes its share of the leaves.
+
+    Args:
+      state: what to write.
+      folder: an existing, absolute path.
+      workers: threads that build, compress and write.
+      done: told of each leaf of this process with its sha256.
+      stop: set it to call the work off.
+
+    Raises:
+      CheckpointError: a source cannot be read, or a leaf was read back differently.
+      Stopped: ``stop`` was set.
+      OSError: the disk is full or not writable.
+    """
+    share = shares(state, jax.process_count())
+    streamer = Streamer(
+        limits_for(state, workers),
+        mine=lambda target: share[target.path] == jax.process_index(),
+        done=done,
+        stop=stop or threading.Event(),
+    )
+    place = folder / str(state.step - 1)
+    pending = jax.tree.map(Pending, state.tree, is_leaf=lambda x: isinstance(x, TargetTensor))
+    metadata = {"scan_layers": state.scan_layers} if state.records_scan_layers else {}
+    with ocp.Checkpointer(ocp.CompositeCheckpointHandler(**{ITEMS: _handler(streamer)})) as saver:
+        saver.save(
+            str(place), args=ocp.args.Composite(**{ITEMS: _arguments(pending)}),
+            custom_metadata=metadata,
+        )
+    if metadata and jax.process_index() == 0:
+        # MaxText looks for scan_layers in the folder that it is given, and documents items.
+        shutil.copyfile(place / STEP_METADATA, place / ITEMS / STEP_METADATA)
+    return place
+
+
+def shares(state: TargetState, processes: int) -> dict[tuple[str, ...], int]:
+    """Which process writes which leaf: the next largest to the one with the fewest bytes."""
+    loads = [0] * processes
+    share = {}
+    for target in sorted(leaves(state.tree), key=lambda t: (-t.bytes, t.path)):
+        process = loads.index(min(loads))
+        loads[process] += target.bytes
+        share[target.path] = process
+    return share
+
+
+def _handler(streamer: Streamer) -> ocp.PyTreeCheckpointHandler:
+    handler = StreamingHandler(streamer)
+    registry = type_handler_registry.create_type_handler_registry((Pending, handler))
+    # Orbax asks the handler of jax.Array where the shapes of chunks are kept.
+    registry.add(jax.Array, handler, override=True, ignore_warnings=True)
+    return ocp.PyTreeCheckpointHandler(
+        use_ocdbt=True, use_zarr3=True, type_handler_registry=registry
+    )
+
+
+def _arguments(tree: Any) -> ocp.args.PyTreeSave:
+    chunked = ocp.SaveArgs(chunk_byte_size=arrays.CHUNK_BYTES)
+    return ocp.args.PyTreeSave(tree, save_args=jax.tree.map(lambda _: chunked, tree))
