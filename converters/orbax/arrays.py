@@ -40,7 +40,7 @@ def write(spec: dict[str, Any], context: ts.Context, array: Array, name: str) ->
     running: deque[Any] = deque()
     chunk = spec["metadata"]["chunk_grid"]["configuration"]["chunk_shape"]
     for region in regions(array.shape, chunk):
-        part = array[(..., *region)]
+        part = array[region] if region else array
         running.append(encoder[region].write(part, can_reference_source_data_indefinitely=True))
         if len(running) == WINDOW:
             running.popleft().result()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import jax
 
 from converters.errors import CheckpointError
 
 
-class Processes(NamedTuple):
+@dataclass(frozen=True)
+class Processes:
     """How many processes write one checkpoint together, and which of them this is."""
 
     count: int = 1
@@ -18,14 +19,17 @@ class Processes(NamedTuple):
     coordinator: str = ""
 
 
-def start(processes: Processes = Processes()) -> None:
+ALONE = Processes()
+
+
+def start(processes: Processes = ALONE) -> None:
     """Keep JAX on the CPU; with several processes, meet the others at the coordinator.
 
     Raises:
       CheckpointError: the numbers do not fit together, or the others were not found.
     """
-    jax.config.update("jax_platforms", "cpu")
-    # Orbax logs every file, and an error once per thread that it passes through before it is raised.
+    jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
+    # Orbax logs every file, and each error once per thread that it passes before it is raised.
     logging.getLogger("absl").setLevel(logging.CRITICAL)
     if processes.count == 1:
         return

@@ -194,4 +194,3 @@ def shardings(names: Iterator[str]) -> str:
     place = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     text = sharding.from_jax_sharding(place).to_serialized_string()
     return json.dumps({urlsafe_b64encode(name.encode()).decode(): text for name in names})
-

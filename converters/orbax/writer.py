@@ -67,7 +67,8 @@ def write_state(
     metadata = {"scan_layers": state.scan_layers} if state.records_scan_layers else {}
     with ocp.Checkpointer(ocp.CompositeCheckpointHandler(**{ITEMS: _handler(streamer)})) as saver:
         saver.save(
-            str(place), args=ocp.args.Composite(**{ITEMS: _arguments(pending)}),
+            str(place),
+            args=ocp.args.Composite(**{ITEMS: _arguments(pending)}),
             custom_metadata=metadata,
         )
     if metadata and jax.process_index() == 0:
