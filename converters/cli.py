@@ -3,19 +3,169 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from types import FrameType
+from typing import Any, NoReturn, TypeVar
 
 import click
 
 from muon_fork.version import VERSION
 
+Command = TypeVar("Command", bound=Callable[..., Any])
+FOLDER = click.Path(path_type=Path)
+# Ended by the user, as a shell reports it.
+INTERRUPTED = 130
+
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(VERSION, prog_name="muon-convert")
 def main() -> None:
-    """Read Megatron checkpoints."""
+    """Carry training runs between Megatron-LM and MaxText, weights and optimizer."""
+
+
+def _options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    def add(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+_reading = _options(
+    click.option("--iteration", type=click.IntRange(0), metavar="N", help="Not the latest one."),
+    click.option("--opaque", multiple=True, metavar="MODULE.NAME", help="Read class as inert."),
+)
+_running = _options(
+    click.option("--workers", type=click.IntRange(1), default=2, show_default=True, metavar="N"),
+    click.option("--json", "json_out", metavar="FILE", help="Write JSON to FILE; - is stdout."),
+)
+_writing = _options(
+    click.option("--out", type=FOLDER, metavar="DIR", help="Result; default a sibling."),
+    click.option("--force", is_flag=True, help="Replace an earlier result of this command."),
+)
+_planning = _options(
+    click.option("--maxtext-version", metavar="V", help="A release, or main; default newest."),
+    click.option("--layout", type=click.Choice(["nnx", "linen"]), help="Default: the version's."),
+    click.option("--scan/--no-scan", default=None, help="MaxText's scan_layers; default --scan."),
+    click.option("--family", metavar="NAME", help="Or a .toml file; default: detected."),
+    click.option("--vocab-size", type=click.IntRange(1), metavar="V", help="Rows to keep."),
+    click.option("--no-optimizer", is_flag=True, help="Weights only."),
+    click.option(
+        "--momentum-convention",
+        "momentum",
+        type=click.Choice(["ema", "sum"]),
+        help="Of the saved momentum, where its arguments are wrong about it.",
+    ),
+    click.option("--fill-missing-state", is_flag=True, help="Zeros for state that is missing."),
+    click.option(
+        "--spec",
+        "spec_words",
+        multiple=True,
+        metavar="FIELD=VALUE",
+        help="A MuonSpec field that the checkpoint does not record.",
+    ),
+)
+
+
+@main.command()
+@click.argument("checkpoint", type=FOLDER)
+@_writing
+@_reading
+@_planning
+@click.option("--dry-run", is_flag=True, help="Print the plan; write nothing.")
+@click.option("--process-count", type=click.IntRange(1), default=1, metavar="N")
+@click.option("--process-index", type=click.IntRange(0), default=0, metavar="I")
+@click.option("--coordinator", default="", metavar="HOST:PORT", help="Of process 0.")
+@_running
+def megatron2orbax(
+    checkpoint: Path,
+    out: Path | None,
+    force: bool,
+    iteration: int | None,
+    opaque: tuple[str, ...],
+    dry_run: bool,
+    process_count: int,
+    process_index: int,
+    coordinator: str,
+    workers: int,
+    json_out: str | None,
+    **planning: Any,
+) -> None:
+    """Make of a Megatron CHECKPOINT one from which MaxText goes on.
+
+    CHECKPOINT is iter_XXXXXXX or the folder above it. The result, with conversion.json beside it,
+    is a sibling ending in -orbax; its path is printed. To share the work among machines, start
+    the same command on each with --process-count, --process-index and --coordinator.
+    """
+    with _reported() as stop:
+        from converters import conversion
+        from converters.maxtext.plan import Options
+        from converters.orbax.runtime import Processes
+
+        request = conversion.Request(
+            checkpoint,
+            out,
+            Options(**_chosen(planning)),
+            iteration=iteration,
+            opaque=opaque,
+            workers=workers,
+            force=force,
+            processes=Processes(process_count, process_index, coordinator),
+            command_line=tuple(sys.argv[1:]),
+        )
+        if dry_run:
+            _print_plan(conversion.describe(request, *conversion.prepare(request)), json_out)
+            return
+        report = conversion.convert(request, stop)
+        if report:
+            _print_result(report, json_out)
+
+
+@main.command()
+@click.argument("source", type=FOLDER, metavar="SRC")
+@click.argument("converted", type=FOLDER, metavar="DST")
+@_reading
+@_planning
+@_running
+def verify(
+    source: Path,
+    converted: Path,
+    iteration: int | None,
+    opaque: tuple[str, ...],
+    workers: int,
+    json_out: str | None,
+    **planning: Any,
+) -> None:
+    """Derive every element of DST from SRC again and compare bit for bit.
+
+    SRC is a Megatron checkpoint, DST a MaxText one. Options of the conversion are taken from DST's
+    conversion.json. Exit 0 if nothing differs, 1 if anything does.
+    """
+    with _reported():
+        from converters import checking
+
+        verdict = checking.verify(
+            source,
+            converted,
+            _chosen(planning),
+            iteration=iteration,
+            opaque=opaque,
+            workers=workers,
+        )
+        found = vars(verdict) | {"checkpoint": str(verdict.checkpoint)}
+        if _emit(found, json_out):
+            for row in verdict.differences:
+                place = "" if row["index"] is None else str(list(row["index"]))
+                click.echo(f"{row['target']}{place}: {row['what']}")
+            state = f"{len(verdict.differences)} differences" if verdict.differences else "same"
+            click.echo(f"{verdict.checkpoint}: {verdict.tensors} tensors compared, {state}")
+        sys.exit(1 if verdict.differences else 0)
 
 
 @main.command()
@@ -48,6 +198,103 @@ def inspect(
     else:
         _write(Path(json_out), report)
     sys.exit(1 if report["problems"] else 0)
+
+
+def _chosen(planning: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of Options that were given on the command line."""
+    given = {name: value for name, value in planning.items() if value not in (None, False, ())}
+    if planning["scan"] is not None:
+        given["scan"] = planning["scan"]
+    if given.pop("no_optimizer", False):
+        given["optimizer"] = False
+    words = given.pop("spec_words", ())
+    if words:
+        given["spec_overrides"] = dict(_field(word) for word in words)
+    return given
+
+
+def _field(word: str) -> tuple[str, Any]:
+    name, equals, text = word.partition("=")
+    if not equals:
+        _fail(f"--spec {word}: expected FIELD=VALUE")
+    try:
+        return name, json.loads(text.lower() if text in ("True", "False", "None") else text)
+    except ValueError:
+        return name, text
+
+
+@contextmanager
+def _reported() -> Iterator[threading.Event]:
+    """Turn what may go wrong into a message and an exit code; the event is set by Ctrl-C."""
+    from converters.budget import Stopped
+    from converters.errors import CheckpointError
+    from muon_fork.spec import SpecError
+
+    stop = threading.Event()
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+        click.echo("muon-convert: stopping", err=True)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt)
+    try:
+        yield stop
+    except (CheckpointError, SpecError) as error:
+        _fail(str(error))
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        _fail(f"{place}{error.strerror or error}")
+    except ModuleNotFoundError as error:
+        _fail(f"{error.name} is missing: install the toolkit with [orbax]")
+    except (Stopped, KeyboardInterrupt):
+        click.echo("muon-convert: interrupted, nothing was written", err=True)
+        sys.exit(INTERRUPTED)
+
+
+def _emit(report: Mapping[str, Any], json_out: str | None) -> bool:
+    """Write JSON where it is wanted; whether text is still to be printed on stdout."""
+    from converters.report import plain
+
+    if json_out == "-":
+        click.echo(json.dumps(plain(report), indent=2))
+        return False
+    if json_out is not None:
+        _write(Path(json_out), plain(report))
+    return True
+
+
+def _print_result(report: Mapping[str, Any], json_out: str | None) -> None:
+    for note in report["notes"]:
+        click.echo(f"note: {note}", err=True)
+    for title in ("dropped", "created"):
+        reasons = [row["reason"] for row in report[title]]
+        for reason in dict.fromkeys(reasons):
+            click.echo(f"{title}: {reasons.count(reason)} entries, {reason}", err=True)
+    if _emit(report, json_out):
+        click.echo(report["checkpoint"])
+
+
+def _print_plan(report: Mapping[str, Any], json_out: str | None) -> None:
+    if not _emit(report, json_out):
+        return
+    for row in report["tensors"]:
+        shape = "x".join(map(str, row["shape"])) or "scalar"
+        click.echo(f"{row['target']}  {shape}  {row['dtype']}  {row['transform']}")
+        for source in row["sources"]:
+            click.echo(f"    {source}")
+    for title in ("dropped", "created"):
+        for row in report[title]:
+            click.echo(f"{title}: {row['name']}: {row['reason']}")
+    for note in report["notes"]:
+        click.echo(f"note: {note}")
+    need = report["estimate"]
+    click.echo(
+        f"{report['checkpoint']}: {len(report['tensors'])} tensors, {need['total']} bytes; "
+        f"at most {need['disk']} on disk and {need['memory']} in memory"
+    )
 
 
 def _fail(message: str) -> NoReturn:

@@ -120,7 +120,7 @@ def plan_target(source: Source, options: Options) -> Plan:
     written = _write(source, options, found, model, spec, layout)
     dropped = _dropped(source, written, aside, options)
     return Plan(
-        state=TargetState(written.tree, written.step, options.scan),
+        state=TargetState(written.tree, written.step, options.scan, version.saves_scan_layers),
         leaves=found,
         dropped=(*source.set_aside, *dropped),
         created=written.created,

@@ -18,11 +18,11 @@ from orbax.checkpoint._src.metadata import array_metadata_store, sharding
 from orbax.checkpoint._src.serialization import tensorstore_utils, types
 from orbax.checkpoint.type_handlers import ArrayHandler
 
+from converters.budget import Budget, Stopped, run_within
 from converters.errors import CheckpointError
 from converters.target import TargetTensor
 
 from . import arrays
-from .budget import Budget, run_within
 
 Infos = Sequence[types.ParamInfo]
 Done = Callable[[TargetTensor, str], None]
@@ -83,7 +83,7 @@ class Streamer:
     def run(self, leaves: Sequence[Leaf]) -> None:
         own = [leaf for leaf in leaves if self.mine(leaf.target)]
         jobs = (
-            (sum(leaf.target.bytes for leaf in batch), partial(_work, batch))
+            (sum(leaf.target.bytes for leaf in batch), partial(_work, batch, self.stop))
             for batch in batches(own)
         )
         budget = Budget(self.limits.bytes)
@@ -115,7 +115,7 @@ def batches(leaves: Sequence[Leaf], limit: int = arrays.CHUNK_BYTES) -> Iterator
         yield batch
 
 
-def _work(batch: list[Leaf]) -> list[tuple[TargetTensor, str]]:
+def _work(batch: list[Leaf], stop: threading.Event) -> list[tuple[TargetTensor, str]]:
     """Build the leaves, write them, hash them meanwhile, read them back."""
     built = [_build(leaf.target) for leaf in batch]
     writes = [
@@ -126,6 +126,8 @@ def _work(batch: list[Leaf]) -> list[tuple[TargetTensor, str]]:
         next(write)
     digests = [arrays.digest(array) for array in built]
     while writes:
+        if stop.is_set():
+            raise Stopped
         writes = [write for write in writes if next(write, _END) is not _END]
     return [(leaf.target, digest) for leaf, digest in zip(batch, digests, strict=True)]
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from converters.budget import Budget, run_within
 from converters.errors import CheckpointError
 from converters.target import TargetState, TargetTensor, leaves
 
 from . import arrays
-from .budget import Budget, run_within
 from .reader import KeyPath, Saved, StoredTensor
 
 _FLOOR = 64 << 20
