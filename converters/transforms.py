@@ -73,7 +73,7 @@ class Transform:
 
     def part(self, source: Array, index: int) -> Array:
         """Target ``index`` alone; a view of the source where nothing has to be computed."""
-        self.split.shapes(source.shape)
+        _shape(self.chains[index], self.split.shapes(source.shape)[index])
         part = self.split.part(source, index)
         for step in self.chains[index]:
             part = step.apply(part)

@@ -30,8 +30,8 @@ def schedule_config(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], tuple
     warmup = _warmup(arguments, int(decay))
     config: dict[str, Any] = {"learning_rate": float(rate), "steps": int(train)}
     if style == "constant":
-        # The whole run at the peak after warm-up, however long it gets.
-        length = max(int(train), warmup + 1)
+        # At the peak after warm-up; past its schedule MaxText would train at rate 0.
+        length = max(int(train), int(decay), warmup + 1)
         final, shape = 1.0, _COSINE
     else:
         length, final = int(decay) + 1, float(least) / float(rate)

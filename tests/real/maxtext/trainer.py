@@ -82,21 +82,29 @@ def train(
     steps: int,
     capture: bool = False,
     devices: int = 1,
+    resumed: int = 0,
+    tokens: np.ndarray | None = None,
 ) -> Run:
     """Train ``steps`` steps of the MaxText whose package lies in ``tree``.
+
+    ``resumed`` steps were already taken in a checkpoint that lies in ``folder``. ``tokens``, int32
+    [steps, batch, length + 1], replace the synthetic ones.
 
     Raises:
       AssertionError: the run failed or ran another MaxText; the message ends with its output.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    options = dict(BASE) | {"steps": steps, "base_output_directory": folder} | dict(overrides)
-    batch = int(str(options.setdefault("per_device_batch_size", BATCH))) * devices
+    options = dict(BASE) | {"base_output_directory": folder} | dict(overrides)
+    options["steps"] = resumed + steps
+    if tokens is None:
+        batch = int(str(options.setdefault("per_device_batch_size", BATCH))) * devices
+        tokens = synthetic_tokens(steps, batch)
+    options |= {"per_device_batch_size": tokens.shape[1] // devices}
     options["metrics_file"] = folder / "metrics.jsonl"
-    tokens = folder / "tokens.npy"
-    np.save(tokens, synthetic_tokens(steps, batch))
+    np.save(folder / "tokens.npy", tokens)
     plan = {
         "argv": [str(tree / "maxtext/configs/base.yml"), *(f"{k}={v}" for k, v in options.items())],
-        "tokens": str(tokens),
+        "tokens": str(folder / "tokens.npy"),
         "capture": capture,
         "out": str(folder),
     }
