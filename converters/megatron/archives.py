@@ -38,6 +38,7 @@ _STORAGES = {
     "BoolStorage": "bool",
 }
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")
+_END = struct.Struct("<4s4H2IH")
 
 
 # Blocks in which a stored tensor is read to check its sum: the check itself needs no memory.
@@ -174,10 +175,10 @@ def load(file: Path, source: str, opaque: tuple[str, ...] = ()) -> Any:
     Raises:
       CheckpointError: not such an archive, damaged, or a pickle that is refused.
     """
-    return values(index(file, source, opaque=opaque))
+    return values(index(file, source, opaque=opaque), source)
 
 
-def values(value: Any) -> Any:
+def values(value: Any, source: str) -> Any:
     """The value with copies of its tensors in place of ``Stored``, in containers and records.
 
     Raises:
@@ -186,7 +187,9 @@ def values(value: Any) -> Any:
     try:
         return _values(value)
     except RecursionError as error:
-        raise CheckpointError("a pickle holds containers without end: it is damaged") from error
+        raise CheckpointError(
+            f"{source}: its pickle nests containers without end: the file is damaged"
+        ) from error
 
 
 def _values(value: Any) -> Any:
@@ -195,7 +198,7 @@ def _values(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: _values(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(values(v) for v in value)
+        return type(value)(_values(v) for v in value)
     if isinstance(value, pickles.Record):
         value.arguments, value.state = _values(value.arguments), _values(value.state)
         value.items = _values(value.items)
@@ -210,7 +213,11 @@ def _index(window: BinaryIO, file: Path, start: int, source: str, opaque: tuple[
         places = {
             entry.filename: _place(entry, window, start, source) for entry in archive.infolist()
         }
-    except (zipfile.BadZipFile, KeyError, NotImplementedError, EOFError, struct.error) as error:
+        _require_alone(archive, window)
+    except CheckpointError:
+        raise
+    # A damaged or hostile archive can fail in any way that its numbers admit.
+    except Exception as error:
         raise CheckpointError(
             f"{source}: not an archive of torch.save ({error}); the file is damaged or cut short: "
             "copy it again"
@@ -246,6 +253,11 @@ def _prefix(archive: zipfile.ZipFile, source: str) -> str:
     for entry in archive.infolist():
         if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size:
             raise CheckpointError(f"{source}: entry {entry.filename} is compressed: not torch.save")
+    if names and not any(entry.CRC for entry in archive.infolist()):
+        raise CheckpointError(
+            f"{source}: written without checksums, so damage could not be seen: load it with torch "
+            "and save it again without torch.serialization.set_crc32_options(False)"
+        )
     if len(set(names)) != len(names):
         raise CheckpointError(f"{source}: two entries of one name: not torch.save")
     programs = [n for n in names if n == "data.pkl" or n.endswith("/data.pkl")]
@@ -258,6 +270,15 @@ def _prefix(archive: zipfile.ZipFile, source: str) -> str:
         if written != sys.byteorder:
             raise CheckpointError(f"{source}: written {written}-endian, this machine is not")
     return prefix
+
+
+def _require_alone(archive: zipfile.ZipFile, window: BinaryIO) -> None:
+    """An archive fills its place: what zip readers skip before and after it is a sign of damage."""
+    end = window.seek(-_END.size, 2)
+    mark, *_rest, comment = _END.unpack(window.read(_END.size))
+    first = min(entry.header_offset for entry in archive.infolist())
+    if mark != b"PK\5\6" or comment or first or not end:
+        raise zipfile.BadZipFile("other bytes before or after it")
 
 
 def _place(

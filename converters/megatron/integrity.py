@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from converters.errors import CheckpointError
 from converters.source import Key, SourceTensor, State
 
-from . import folders, names
+from . import archives, folders, names
 from .pieces import Piece, require_whole
 from .run import Run
 from .torch_dist import Checkpoint
@@ -31,33 +32,47 @@ def require_files(checkpoint: Checkpoint) -> None:
     """
     used: dict[Path, list[tuple[Piece, str]]] = {}
     for key, entry in checkpoint.tensors.items():
-        require_whole(entry, f"{checkpoint.folder}: {key}")
+        source = f"{checkpoint.folder}: {key}"
+        require_whole(entry, source)
+        size = archives.numpy_dtype(entry.dtype, source).itemsize
         for piece in entry.pieces:
+            if math.prod(piece.sizes) * size > piece.length:
+                raise CheckpointError(
+                    f"{source}: {piece.length} bytes in {piece.file.name} cannot hold "
+                    f"{piece.sizes} of {entry.dtype}: .metadata is damaged, copy it again"
+                )
             used.setdefault(piece.file, []).append((piece, key))
     for key, blob in checkpoint.blobs.items():
         used.setdefault(blob.file, []).append((blob, key))
     for file, held in used.items():
-        _require_file(file, held)
+        _require_there(file, held)
     extra = sorted(set(checkpoint.folder.glob("*.distcp")) - set(used))
     if extra:
         raise CheckpointError(
             f"{extra[0]}: .metadata does not mention this file: two saves are mixed in one folder, "
             "copy the checkpoint again into an empty one"
         )
+    for file, held in used.items():
+        _require_filled(file, held)
 
 
-def _require_file(file: Path, held: list[tuple[Piece, str]]) -> None:
+def _require_there(file: Path, held: list[tuple[Piece, str]]) -> None:
     if not file.is_file():
         raise CheckpointError(
             f"{file}: missing, it holds {held[0][1]} and {len(held) - 1} more: the copy of the "
             "checkpoint is incomplete"
         )
     folders.require_content(file)
+
+
+def _require_filled(file: Path, held: list[tuple[Piece, str]]) -> None:
     size, end, last = file.stat().st_size, 0, ""
     for piece, key in sorted(held, key=lambda pair: pair[0].start):
-        if piece.start < end:
+        if piece.start != end:
+            what = f"shares bytes with {last}" if piece.start < end else "does not follow the last"
             raise CheckpointError(
-                f"{file}: {key} and {last} share bytes: .metadata is damaged, copy it again"
+                f"{file}: {key} at byte {piece.start} {what}: .metadata is damaged or of another "
+                "save, copy the checkpoint again"
             )
         end, last = piece.start + piece.length, key
     if size < end:
@@ -82,17 +97,24 @@ def require_one_iteration(folder: Path, run: Run) -> None:
         )
 
 
-def require_layers(tensors: Mapping[Key, SourceTensor], run: Run) -> None:
-    """Raise CheckpointError unless the layers are those of the run's arguments."""
+def require_model(tensors: Mapping[Key, SourceTensor], run: Run) -> None:
+    """Raise CheckpointError unless layers and experts are those of the run's arguments."""
     seen = {int(m[1]) for key in tensors if (m := _LAYER.fullmatch(key.parameter))}
-    expected = run.arguments.get("num_layers")
-    if isinstance(expected, int) and seen != set(range(expected)):
-        odd = sorted(seen ^ set(range(expected)))
+    layers = run.arguments.get("num_layers")
+    if isinstance(layers, int) and seen != set(range(layers)):
+        odd = min(seen ^ set(range(layers)))
         raise CheckpointError(
-            f"num_layers={expected} in the arguments, but layer {odd[0]} is "
-            f"{'not saved' if odd[0] < expected else 'saved too'}: the checkpoint is incomplete or "
-            "of another model"
+            f"num_layers={layers} in the arguments, but decoder.layers.{odd} is "
+            f"{'not saved' if odd < layers else 'saved too'}: the checkpoint is incomplete or of "
+            "another model"
         )
+    experts = run.arguments.get("num_experts")
+    for key, tensor in tensors.items():
+        if ".mlp.experts." in key.parameter and tensor.shape[:1] != (experts,):
+            raise CheckpointError(
+                f"{key}: num_experts={experts} in the arguments, but the tensor has shape "
+                f"{tensor.shape}: the checkpoint is incomplete or of another model"
+            )
 
 
 def require_states(tensors: Mapping[Key, SourceTensor]) -> None:

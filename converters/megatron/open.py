@@ -9,7 +9,7 @@ from converters.source import MomentumConvention, SetAside, Source, State
 
 from . import folders, names
 from .assemble import leftovers, table
-from .integrity import require_files, require_layers, require_one_iteration, require_states
+from .integrity import require_files, require_model, require_one_iteration, require_states
 from .keys import Keys, fsdp_dtensor_keys, is_flat, torch_dcp_keys, torch_dist_keys
 from .run import Run, read_run
 from .torch_dist import Checkpoint, open_index
@@ -51,7 +51,7 @@ def open_source(
     keys = _keys(form, checkpoint, run, optimizer)
     wanted = {k: v for k, v in keys.items() if optimizer or v[0] is State.WEIGHT}
     tensors = table(checkpoint, wanted)
-    require_layers(tensors, run)
+    require_model(tensors, run)
     require_states(tensors)
     unwanted = [key for key in checkpoint.tensors if key not in wanted and _is_state(key)]
     return Source(

@@ -154,11 +154,12 @@ def load(
     Raises:
       CheckpointError: a name that is refused, or bytes that are not a whole pickle.
     """
-    unpickler = InertUnpickler(io.BytesIO(data), source, extra, opaque)
+    stream = io.BytesIO(data)
+    unpickler = InertUnpickler(stream, source, extra, opaque)
     if persistent_load is not None:
         unpickler.persistent_load = persistent_load  # type: ignore[method-assign]
     try:
-        return unpickler.load()
+        value = unpickler.load()
     except CheckpointError:
         raise
     # A damaged or hostile stream can fail in any way that the opcodes admit.
@@ -167,6 +168,12 @@ def load(
             f"{source}: not a readable pickle ({type(error).__name__}: {error}); the file is "
             "damaged or cut short: copy it again"
         ) from error
+    if stream.tell() != len(data):
+        raise CheckpointError(
+            f"{source}: {len(data) - stream.tell()} bytes follow its pickle: the file is damaged, "
+            "copy it again"
+        )
+    return value
 
 
 def _member(owner: Any, name: Any) -> Any:

@@ -180,6 +180,8 @@ def _optimizer(value: Mapping[Any, Any]) -> OptimizerState:
     if step is None and groups:
         step = groups[0].get("step")
     step = _scalar(step)
+    if step is not None and not (isinstance(step, (int, float)) and step == int(step)):
+        raise CheckpointError(f"the optimizer's step is {step!r}, expected a whole number")
     return OptimizerState(groups, None if step is None else int(step))
 
 

@@ -79,7 +79,7 @@ def read_blob(checkpoint: Checkpoint, key: str) -> Any:
         raise CheckpointError(f"{checkpoint.folder}: no entry {key}")
     piece = checkpoint.blobs[key]
     source = f"{piece.file}: {key}"
-    return archives.values(stored(piece, source, checkpoint.opaque))
+    return archives.values(stored(piece, source, checkpoint.opaque), source)
 
 
 def _entries(folder: Path, metadata: dict[str, Any]) -> tuple[dict[str, Entry], dict[str, Piece]]:
@@ -91,7 +91,7 @@ def _entries(folder: Path, metadata: dict[str, Any]) -> tuple[dict[str, Entry], 
             blobs[key] = stored[key, ()]
             continue
         fields = described.attributes
-        shape = tuple(fields["size"])
+        shape = _whole(fields["size"])
         pieces = tuple(_piece(key, shape, chunk.attributes, stored) for chunk in fields["chunks"])
         tensors[key] = Entry(shape, _dtype(fields["properties"]), pieces)
     return tensors, blobs
@@ -115,12 +115,18 @@ def _piece(
     chunk: dict[str, Any],
     stored: dict[tuple[str, tuple[int, ...]], Piece],
 ) -> Piece:
-    offsets, sizes = tuple(chunk["offsets"]), tuple(chunk["sizes"])
+    offsets, sizes = _whole(chunk["offsets"]), _whole(chunk["sizes"])
     spans = zip(offsets, sizes, shape, strict=True)
     if any(o < 0 or n < 0 or o + n > whole for o, n, whole in spans):
         raise ValueError(f"a piece of {key} lies outside its shape {shape}")
     place = stored[key, offsets]
     return Piece(offsets, sizes, place.file, place.start, place.length)
+
+
+def _whole(numbers: Any) -> tuple[int, ...]:
+    if any(type(n) is not int or n < 0 for n in numbers):
+        raise ValueError(f"{tuple(numbers)} where sizes are expected")
+    return tuple(numbers)
 
 
 def _dtype(properties: pickles.Record) -> str:

@@ -119,3 +119,54 @@ def rename(folder: Path, old: str, new: str) -> None:
         for place, info in metadata.storage_data.items()
     }
     index.write_bytes(pickle.dumps(metadata))
+
+
+Place = tuple[str, tuple[int, ...] | None]
+
+
+def rebuild(folder: Path, changes: dict[str, Callable[[bytes], bytes]]) -> None:
+    """Write every file anew with the entries of some keys changed; sums and offsets are right."""
+    index = folder / ".metadata"
+    metadata = pickle.loads(index.read_bytes())
+    contents: dict[str, list[bytes]] = {}
+    missing = set(changes)
+    for place, info in sorted(metadata.storage_data.items(), key=lambda item: item[1].offset):
+        data = (folder / info.relative_path).read_bytes()[info.offset :][: info.length]
+        if place.fqn in changes:
+            missing.discard(place.fqn)
+            data = changes[place.fqn](data)
+        done = contents.setdefault(info.relative_path, [])
+        info.offset, info.length = sum(map(len, done)), len(data)
+        done.append(data)
+    assert not missing
+    for name, done in contents.items():
+        (folder / name).write_bytes(b"".join(done))
+    index.write_bytes(pickle.dumps(metadata))
+
+
+def edit_metadata(folder: Path, edit: Callable[[Any], object]) -> None:
+    """Change the unpickled metadata in place."""
+    index = folder / ".metadata"
+    metadata = pickle.loads(index.read_bytes())
+    edit(metadata)
+    index.write_bytes(pickle.dumps(metadata))
+
+
+def saved(value: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+def edit_tensor(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[bytes], bytes]:
+    """For ``rebuild``: the same entry with other values."""
+    return lambda data: saved(function(torch.load(io.BytesIO(data), weights_only=True).clone()))
+
+
+def place_of(folder: Path, key: str) -> tuple[Path, int, int]:
+    """File, first byte and length of a key's first piece."""
+    metadata = pickle.loads((folder / ".metadata").read_bytes())
+    for place, info in metadata.storage_data.items():
+        if place.fqn == key:
+            return folder / info.relative_path, info.offset, info.length
+    raise AssertionError(f"no entry {key}")
