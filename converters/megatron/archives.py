@@ -334,10 +334,15 @@ def _rebuilders(file: Path, source: str) -> dict[str, Callable[..., Any]]:
     def parameter(value: Any, *_rest: Any) -> Any:
         return value
 
+    def typed(constructor: Callable[..., Any], _type: Any, arguments: Any, _state: Any) -> Any:
+        # A tensor with attributes of its own, which are not kept.
+        return constructor(*arguments)
+
     return {
         "torch._utils._rebuild_tensor_v2": tensor,
         "torch._utils._rebuild_tensor": tensor,
         "torch._utils._rebuild_parameter": parameter,
+        "torch._tensor._rebuild_from_type_v2": typed,
     }
 
 

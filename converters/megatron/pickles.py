@@ -194,6 +194,17 @@ def _byte_array(content: Any = b"") -> bytearray:
     return bytearray(content)
 
 
+class _Ordered(dict[Any, Any]):
+    """An ordered dictionary. ``state_dict`` hangs attributes on its own; they are not kept."""
+
+    def __setstate__(self, state: Any) -> None:
+        """Nothing of it is needed."""
+
+
+def _ordered(items: Any = ()) -> dict[Any, Any]:
+    return _Ordered(items)
+
+
 _FACTORIES: dict[str, Callable[..., Any]] = {
     "builtins.getattr": _member,
     "builtins.set": set,
@@ -203,7 +214,7 @@ _FACTORIES: dict[str, Callable[..., Any]] = {
     "builtins.slice": slice,
     "builtins.complex": complex,
     "builtins.bytearray": _byte_array,
-    "collections.OrderedDict": dict,
+    "collections.OrderedDict": _ordered,
     "collections.defaultdict": _default_dict,
     "torch.Size": tuple,
 }
