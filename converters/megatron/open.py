@@ -11,6 +11,7 @@ from . import folders, names
 from .assemble import leftovers, table
 from .integrity import require_files, require_model, require_one_iteration, require_states
 from .keys import Keys, fsdp_dtensor_keys, is_flat, torch_dcp_keys, torch_dist_keys
+from .legacy import open_legacy
 from .run import Run, read_run
 from .torch_dist import Checkpoint, open_index
 
@@ -42,7 +43,7 @@ def open_source(
     folder = folders.resolve(path, iteration)
     files = folders.format_of(folder)
     if files == "torch":
-        folders.require_torch_dist(folder)
+        return open_legacy(folder, opaque, optimizer=optimizer)
     checkpoint = open_index(folder, opaque)
     require_files(checkpoint)
     run = read_run(checkpoint)

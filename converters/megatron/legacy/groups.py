@@ -103,8 +103,8 @@ def assign(
     if missing:
         name = next(p.name for p in trained if id(p) in missing)
         raise CheckpointError(
-            f"{file}: no optimizer holds the state of {len(missing)} parameters, among them {name}: "
-            f"an optimizer of the chain is missing; copy the file again, or {ADVICE}"
+            f"{file}: no optimizer holds the state of {len(missing)} parameters, among them "
+            f"{name}: an optimizer of the chain is missing; copy the file again, or {ADVICE}"
         )
     return tuple(owned)
 
@@ -170,9 +170,7 @@ def _groups(number: int, child: Mapping[str, Any], file: str) -> list[_Saved]:
     return saved
 
 
-def _matched(
-    saved: _Saved, members: Sequence[Parameter], group: Group, file: str
-) -> list[Owned]:
+def _matched(saved: _Saved, members: Sequence[Parameter], group: Group, file: str) -> list[Owned]:
     if len(members) != len(saved.states):
         raise CheckpointError(
             f"{file}: optimizer {saved.optimizer} has a group of {len(saved.states)} parameters, "
@@ -182,8 +180,8 @@ def _matched(
     halves = [p for p in members if p.tensor.dtype.itemsize == 2]
     if saved.masters and len(saved.masters) != len(halves):
         raise CheckpointError(
-            f"{file}: optimizer {saved.optimizer} has {len(saved.masters)} fp32 masters in a group, "
-            f"the model {len(halves)} parameters of 16 bits"
+            f"{file}: optimizer {saved.optimizer} has {len(saved.masters)} fp32 masters in a "
+            f"group, the model {len(halves)} parameters of 16 bits"
         )
     masters = iter(saved.masters)
     owned = []
@@ -210,7 +208,9 @@ def _states(parameter: Parameter, state: Any, file: str) -> dict[State, SourceTe
         kept[names.STATES[key]] = _checked(parameter, key, value, file)
     muon = State.MOMENTUM in kept
     if not muon and not {State.EXP_AVG, State.EXP_AVG_SQ} <= kept.keys():
-        raise CheckpointError(f"{file}: the optimizer keeps only {sorted(state)} of {parameter.name}")
+        raise CheckpointError(
+            f"{file}: the optimizer keeps only {sorted(state)} of {parameter.name}"
+        )
     return kept
 
 

@@ -84,8 +84,8 @@ def merged(
     if found != set(range(experts)):
         missing = sorted(set(range(experts)) - found, key=str)
         raise CheckpointError(
-            f"{parts[0].tensor.origin[0]}: {name} has parts of {len(found)} experts, num_experts is "
-            f"{experts}" + (f"; expert {missing[0]} is missing" if missing else "")
+            f"{parts[0].tensor.origin[0]}: {name} has parts of {len(found)} experts, num_experts "
+            f"is {experts}" + (f"; expert {missing[0]} is missing" if missing else "")
         )
     each = [
         _whole(name, [p for p in parts if p.expert == number], cuts, arguments)
@@ -135,9 +135,7 @@ def _whole(
     return SourceTensor(tuple(shape), first.dtype, _origins(pieces), load)
 
 
-def _join(
-    name: str, part: SourceTensor, cuts: int, arguments: Mapping[str, Any]
-) -> _Join | None:
+def _join(name: str, part: SourceTensor, cuts: int, arguments: Mapping[str, Any]) -> _Join | None:
     """None if every rank holds the whole tensor."""
     if cuts == 1:
         return _Join(0, 1)
@@ -213,6 +211,7 @@ def _concatenate(pieces: Sequence[SourceTensor], join: _Join, shape: tuple[int, 
             target[join.axis] = slice(start, start + block)
             source[join.axis] = slice(half * block, (half + 1) * block)
             whole[tuple(target)] = value[tuple(source)]
+    whole.flags.writeable = False
     return whole
 
 
@@ -220,4 +219,5 @@ def _stack(tensors: Sequence[SourceTensor], shape: tuple[int, ...]) -> Array:
     whole = np.empty(shape, tensors[0].dtype)
     for number, tensor in enumerate(tensors):
         whole[number] = tensor.load()
+    whole.flags.writeable = False
     return whole

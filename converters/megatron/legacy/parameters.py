@@ -85,8 +85,8 @@ def _chunk(rank: Rank, number: int, ranks: Ranks) -> Mapping[str, Any]:
     chunk = rank.state.get(key)
     if not isinstance(chunk, dict):
         raise CheckpointError(
-            f"{rank.file}: has no {key!r}; its arguments say {ranks.sizes.virtual} model chunks for "
-            "each pipeline stage: the file is incomplete"
+            f"{rank.file}: has no {key!r}; its arguments say {ranks.sizes.virtual} model chunks "
+            "for each pipeline stage: the file is incomplete"
         )
     if f"model{ranks.sizes.virtual}" in rank.state:
         raise CheckpointError(f"{rank.file}: has more model chunks than its arguments say")
@@ -119,8 +119,8 @@ def _offsets(
     expected = ranks.arguments.get("num_layers")
     if total != expected:
         raise CheckpointError(
-            f"{ranks.folder}: the stages hold {total} layers, num_layers is {expected}: layers were "
-            "lost, or files of another run are among them"
+            f"{ranks.folder}: the stages hold {total} layers, num_layers is {expected}: layers "
+            "were lost, or files of another run are among them"
         )
     return offsets
 
@@ -132,9 +132,7 @@ def _layers(rank: Rank, chunk: Iterable[str]) -> int:
     return len(numbers)
 
 
-def _parameter(
-    rank: Rank, chunk: int, key: str, tensor: Stored, first_layer: int
-) -> Parameter:
+def _parameter(rank: Rank, chunk: int, key: str, tensor: Stored, first_layer: int) -> Parameter:
     match = _LAYER.fullmatch(key)
     full = f"decoder.layers.{int(match[1]) + first_layer}.{match[2]}" if match else key
     grouped = _GROUPED.fullmatch(full)

@@ -132,8 +132,8 @@ def _state(file: Path, opaque: tuple[str, ...]) -> Mapping[str, Any]:
     version = value.get("checkpoint_version", 0)
     if version != 3.0:
         raise CheckpointError(
-            f"{file}: checkpoint_version is {version!r}, expected 3.0: load and save it once with a "
-            "Megatron of 2021 or later, which reorders the attention weights"
+            f"{file}: checkpoint_version is {version!r}, expected 3.0: load and save it once with "
+            "a Megatron of 2021 or later, which reorders the attention weights"
         )
     return value
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from converters.errors import CheckpointError
 from converters.megatron.archives import Stored
+from converters.megatron.integrity import require_one_iteration
 from converters.megatron.run import OptimizerState, Run
 from converters.source import MomentumConvention, SetAside, Source
 
@@ -22,11 +23,12 @@ _FLAT_FILE = "distrib_optim.pt"
 _LAYER_WISE_FILES = "layer_wise_optimizer_*.pt"
 
 
-def open_legacy(folder: Path, opaque: tuple[str, ...] = ()) -> Source:
+def open_legacy(folder: Path, opaque: tuple[str, ...] = (), *, optimizer: bool = True) -> Source:
     """Open ``iter_XXXXXXX`` (or ``release``) with its folders ``mp_rank_*``; no tensor is read.
 
     Args:
       opaque: qualified names that may be read as inert values beyond the known ones.
+      optimizer: False leaves the optimizer's state aside, whole or not.
 
     Raises:
       CheckpointError: files missing, damaged, refused or of two checkpoints, or an optimizer whose
@@ -34,15 +36,16 @@ def open_legacy(folder: Path, opaque: tuple[str, ...] = ()) -> Source:
     """
     ranks = open_ranks(folder, opaque)
     found, aside = parameters(ranks)
-    variant, owned = _owned(ranks, found)
+    variant, owned = _owned(ranks, found) if optimizer else ("", weights_only(found))
     run = Run(ranks.arguments, ranks.iteration, _optimizers(ranks), _schedule(ranks))
+    require_one_iteration(folder, run)
     return Source(
         folder=folder,
         format="torch" + (f"+{variant}" if variant else ""),
         run=run,
         tensors=tabulate(owned, ranks.sizes, ranks.arguments),
         momentum=_convention(ranks),
-        set_aside=aside + _left(ranks),
+        set_aside=aside + _left(ranks, optimizer),
     )
 
 
@@ -61,7 +64,7 @@ def _owned(
         )
     if any(True for rank in ranks.ranks for _ in rank.folder.glob(_LAYER_WISE_FILES)):
         raise CheckpointError(
-            f"{ranks.folder}: layer-wise optimizer state has no names in this format: {groups.ADVICE}"
+            f"{ranks.folder}: layer-wise optimizer state has no names here: {groups.ADVICE}"
         )
     if any((rank.folder / _FLAT_FILE).exists() for rank in ranks.ranks):
         raise CheckpointError(f"{ranks.folder}: distributed optimizer: {groups.ADVICE}")
@@ -137,6 +140,8 @@ def _convention(ranks: Ranks) -> MomentumConvention | None:
     return None
 
 
-def _left(ranks: Ranks) -> tuple[SetAside, ...]:
+def _left(ranks: Ranks, optimizer: bool) -> tuple[SetAside, ...]:
     keys = [k for k in ranks.ranks[0].state if k not in _READ and not str(k).startswith("model")]
-    return tuple(SetAside(str(key), "state of the trainer, not of the model") for key in keys)
+    left = tuple(SetAside(str(key), "state of the trainer, not of the model") for key in keys)
+    unwanted = SetAside("optimizer", "optimizer state, and only weights are asked for")
+    return left if optimizer or not ranks.ranks[0].state.get("optimizer") else (*left, unwanted)

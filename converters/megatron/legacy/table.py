@@ -109,7 +109,8 @@ def _ungrouped(
         raise CheckpointError(f"{tensor.origin[0]}: shape {tensor.shape} has no two halves")
 
     def load() -> Array:
-        return tensor.load().reshape(here, *inside)[number].T
+        expert: Array = tensor.load().reshape(here, *inside)[number]
+        return expert.T
 
     origin = (f"{tensor.origin[0]} expert {number}",)
     return SourceTensor(inside[::-1], tensor.dtype, origin, load)
@@ -133,7 +134,7 @@ def _split_fused(
 
 
 def _verified(table: Mapping[Key, SourceTensor]) -> dict[Key, SourceTensor]:
-    """Tensors that refuse to be read if they are not finite, masters if they are not the weight's."""
+    """Refusing to be read if not finite, and a master if it is not its weight's."""
     checked: dict[Key, SourceTensor] = {}
     for key, tensor in table.items():
         load: Callable[[], Array] = partial(_sound, key, tensor)
@@ -158,8 +159,8 @@ def _matching_master(key: Key, master: SourceTensor, weight: SourceTensor) -> Ar
         if not same_bits(part, rounded[start : start + step]):
             raise CheckpointError(
                 f"{master.origin[0]}: {key} is not the fp32 form of the weight in "
-                f"{weight.origin[0]}: the order of the optimizer's parameters is not the one known, "
-                "or a file is damaged; save with --ckpt-format torch_dist "
+                f"{weight.origin[0]}: the order of the optimizer's parameters is not the one "
+                "known, or a file is damaged; save with --ckpt-format torch_dist "
                 "--dist-ckpt-optim-fully-reshardable"
             )
     return value
@@ -174,7 +175,9 @@ def _in_order(table: Mapping[Key, SourceTensor]) -> dict[Key, SourceTensor]:
     states = list(State)
 
     def order(key: Key) -> tuple[Any, ...]:
-        segments = [(s.isdecimal(), int(s) if s.isdecimal() else s) for s in key.parameter.split(".")]
+        segments = [
+            (s.isdecimal(), int(s) if s.isdecimal() else s) for s in key.parameter.split(".")
+        ]
         return (segments, states.index(key.state))
 
     return {key: table[key] for key in sorted(table, key=order)}

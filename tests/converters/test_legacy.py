@@ -1,0 +1,46 @@
+"""The same run saved in two formats is the same table, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from converters.megatron.open import open_source
+from converters.source import Key, SourceTensor
+
+from .hostile import DATA
+
+# Legacy folder, and the torch_dist checkpoint of the same run.
+PAIRS = (
+    ("dense_legacy", "dense_td/iter_0000020"),
+    ("bf16_legacy", "bf16_td/iter_0000020"),
+    ("v0.16.1_dense_legacy", "v0.16.1_dense_td/iter_0000020"),
+)
+
+
+def differences(one: Mapping[Key, SourceTensor], other: Mapping[Key, SourceTensor]) -> list[str]:
+    """Keys that only one of two tables has, and tensors that are not equal bit for bit."""
+    found = [f"only once: {key}" for key in set(one) ^ set(other)]
+    for key in set(one) & set(other):
+        values = [tensor.load() for tensor in (one[key], other[key])]
+        same_form = one[key].shape == other[key].shape and one[key].dtype == other[key].dtype
+        if not same_form or np.ascontiguousarray(values[0]).tobytes() != values[1].tobytes():
+            found.append(str(key))
+        assert values[0].shape == one[key].shape
+        assert values[0].dtype == one[key].dtype
+    return sorted(found)
+
+
+@pytest.mark.parametrize(("name", "twin"), PAIRS)
+def test_both_formats_hold_the_same(name: str, twin: str) -> None:
+    one, other = open_source(DATA / name), open_source(DATA / Path(twin))
+    assert differences(one.tensors, other.tensors) == []
+    assert one.run.iteration == other.run.iteration
+    steps = [[o.step for o in source.run.optimizers] for source in (one, other)]
+    assert steps[0] == steps[1]
+    assert [len(o.groups) for o in one.run.optimizers] == [1, 2]
+    assert one.momentum is None
+    assert one.format.startswith("torch")
