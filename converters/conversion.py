@@ -154,7 +154,7 @@ def _report(
     digests: Mapping[tuple[str, ...], str],
 ) -> dict[str, Any]:
     place = request.target.absolute().resolve() / str(plan.state.step - 1) / ITEMS
-    config = {**plan.maxtext_config, "load_full_state_path": str(place)}
+    config = {**plan.maxtext_config, plan.load_key: str(place)}
     return {
         "checkpoint": str(place),
         "source": report.source_record(source),

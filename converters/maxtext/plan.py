@@ -88,6 +88,11 @@ class Plan:
         return tuple(leaves(self.state.tree))
 
     @property
+    def load_key(self) -> str:
+        """MaxText's key that takes the path of the result."""
+        return "load_parameters_path" if self.spec is None else "load_full_state_path"
+
+    @property
     def command(self) -> tuple[str, ...]:
         """``key=value`` words for MaxText's command line."""
         return command_line(self.maxtext_config)
@@ -215,10 +220,10 @@ def _spec(source: Source, options: Options) -> tuple[MuonSpec | None, tuple[str,
 
 @dataclass(frozen=True)
 class _Written:
+    leaves: Sequence[Leaf]
     tree: Any
     step: int
     created: tuple[SetAside, ...]
-    used: frozenset[State]
     surplus: Mapping[Key, str]
     factor: float
 
@@ -242,14 +247,14 @@ def _write(
     if spec is None:
         tree = parameters(paths, weight)
         # Nothing but parameters: MaxText starts at step 0 from a directory that is numbered freely.
-        return _Written(tree, max(iteration, 1), (), frozenset(), {}, 1.0)
+        return _Written(found, tree, max(iteration, 1), (), {}, 1.0)
     owner = owners(found, model.dimensions, spec)
     filled, created, surplus = _settle_ownership(source, found, owner, options.fill_missing_state)
     factor = momentum_factor(source, spec, options.momentum)
     states = (State.MOMENTUM, State.EXP_AVG, State.EXP_AVG_SQ)
     makes = [_state_maker(source, state, factor, by_path, filled) for state in states]
     tree = train_state(paths, owner, weight, Moments(*makes), _counts(source), spec, layout)
-    return _Written(tree, iteration, created, frozenset(states), surplus, factor)
+    return _Written(found, tree, iteration, created, surplus, factor)
 
 
 def _state_maker(
@@ -323,9 +328,12 @@ def _counts(source: Source) -> Counts:
 def _dropped(
     source: Source, written: _Written, aside: Mapping[str, str], options: Options
 ) -> tuple[SetAside, ...]:
+    copies = {name for leaf in written.leaves for part in leaf.parts for name in part.link.alike}
     found = []
     for key in source.tensors:
         reason = aside.get(key.parameter) or written.surplus.get(key)
+        if key.parameter in copies:
+            reason = f"second copy of {EMBEDDING}, which it must equal"
         has_master = Key(key.parameter, State.MASTER) in source.tensors
         if reason is None and key.state is State.WEIGHT and has_master:
             reason = "its fp32 master is converted instead"

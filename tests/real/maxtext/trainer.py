@@ -56,7 +56,7 @@ class Run:
 
     Attributes:
       losses: float64 [steps].
-      record: ``<step>/{grad,param,update,state}/<path>`` to array; empty without capture.
+      record: ``<step>/{grad,param,update,before,state}/<path>`` to array; empty without capture.
       config: MaxText's scalar configuration values as the trainer held them.
       state_types: qualified names of the named tuples in the optimizer state.
       modules: imported modules with ``muon`` in their name.

@@ -5,7 +5,8 @@
 Runs in MaxText's own Python. The plan holds ``argv`` (base.yml and overrides), ``tokens`` (an .npy
 of int32 [steps, batch, length + 1]; step s reads batch s), ``capture`` (whether to record) and
 ``out`` (an existing folder). Written there: ``facts.json`` and, when capturing, ``record.npz``
-with ``<step>/{grad,param,update,state}/<path>``; ``state`` is the state after the step.
+with ``<step>/{grad,param,update,before,state}/<path>``; ``before`` and ``state`` are the
+optimizer's state before and after the step.
 """
 
 from __future__ import annotations
@@ -97,7 +98,8 @@ class Recorder:
         def update(grads: Any, state: Any, params: Any = None, **extra: Any) -> Any:
             updates, after = tx.update(grads, state, params, **extra)
             if self.capture:
-                seen = {"grad": grads, "param": params, "update": updates, "state": after}
+                seen = {"grad": grads, "param": params, "update": updates}
+                seen |= {"before": state, "state": after}
                 flat = {kind: _by_path(tree) for kind, tree in seen.items()}
                 jax.debug.callback(self._keep, flat)
             return updates, after

@@ -1,0 +1,103 @@
+"""Continue a converted checkpoint with real MaxText, and look at what it restored and saved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from converters.maxtext.plan import Plan
+from converters.orbax.reader import Saved, open_saved
+from converters.orbax.verification import shape_of
+from converters.orbax.writer import write_state
+from converters.target import leaves
+from tests.real.maxtext.trainer import Run, train
+
+# Keys of a CPU test, not of the run: sparse kernels need an accelerator.
+CPU: Mapping[str, object] = {
+    "async_checkpointing": False,
+    "checkpoint_period": 1_000_000,
+    "sparse_matmul": False,
+    "megablox": False,
+}
+
+
+@dataclass(frozen=True)
+class Continued:
+    """A continued run, and the checkpoint that MaxText wrote at its end."""
+
+    run: Run
+    saved: Saved
+
+
+def go_on(
+    plan: Plan, tree: Path, folder: Path, tokens: np.ndarray, keys: Mapping[str, object]
+) -> Continued:
+    """Write the plan's state, train MaxText from it on ``tokens``, with the plan's configuration.
+
+    Args:
+      tokens: int32 [steps, batch, length + 1], the first batch that the checkpoint has not seen.
+      keys: configuration on top.
+    """
+    write_state(plan.state, folder / "converted")
+    items = folder / "converted" / str(plan.state.step - 1) / "items"
+    words = dict(word.split("=", 1) for word in plan.command)
+    overrides = {**words, **CPU, "load_full_state_path": items, **keys}
+    run = train(
+        tree,
+        folder,
+        overrides,
+        steps=len(tokens),
+        capture=True,
+        resumed=plan.state.step,
+        tokens=tokens,
+    )
+    return Continued(run, open_saved(folder / "run" / "checkpoints"))
+
+
+def structure(saved: Saved) -> dict[str, object]:
+    """Keys, containers, shapes and dtypes of a saved state, without NNX's random generators."""
+    rows: dict[str, object] = {
+        "/".join(path): (tensor.shape, str(tensor.dtype))
+        for path, tensor in saved.tensors.items()
+        if path[0] != "nnx_aux"
+    }
+    rows |= {"/".join(path): None for path in saved.empty if path[0] != "nnx_aux"}
+    rows |= {"/".join((*path, "")): list for path in saved.lists}
+    return rows | {"custom_metadata": dict(saved.metadata)}
+
+
+def expected_structure(plan: Plan) -> dict[str, object]:
+    """The same of a planned state."""
+    rows: dict[str, object] = {
+        "/".join(target.path): (target.shape, str(target.dtype))
+        for target in leaves(plan.state.tree)
+    }
+    empty, lists = shape_of(plan.state.tree)
+    rows |= {"/".join(path): None for path in empty}
+    rows |= {"/".join((*path, "")): list for path in lists}
+    scan = {"scan_layers": plan.state.scan_layers}
+    return rows | {"custom_metadata": scan if plan.state.records_scan_layers else {}}
+
+
+def restored(plan: Plan, run: Run) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """(planned, restored) of every parameter and every leaf of the optimizer's state."""
+    step = plan.state.step
+    seen = {f"params/{path}": value for path, value in run.tree(step, "param").items()}
+    seen |= {f"opt_state/{path}": value for path, value in run.tree(step, "before").items()}
+    planned = {
+        "/".join(name for name in ("root", *target.path) if name not in ("root",)): target
+        for target in leaves(plan.state.tree)
+        if target.path != ("step",)
+    }
+    names = {_name(path): target for path, target in planned.items()}
+    assert names.keys() == seen.keys(), names.keys() ^ seen.keys()
+    return {name: (target.build(), seen[name]) for name, target in names.items()}
+
+
+def _name(path: str) -> str:
+    """A saved leaf as the recorder names it: without Linen's collections."""
+    first, *rest = path.split("/")
+    return "/".join((first, *(name for name in rest if name != "params")))
