@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from converters.errors import CheckpointError
-from converters.transforms import Shape, Transform
+from converters.transforms import Array, Shape, Transform
 
 Path = tuple[str, ...]
 
@@ -51,12 +51,39 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Leaf:
-    """A target leaf: its parts in the order of their slots; one part without slot is the leaf."""
+    """A target leaf.
+
+    Attributes:
+      path: in MaxText's parameter tree.
+      shape: of the whole leaf.
+      parts: in the order of their slots.
+      axis: of the layers; None if the only part is the leaf.
+      is_variable: MaxText keeps it beside the parameters, without optimizer state.
+    """
 
     path: Path
     shape: Shape
     parts: tuple[Part, ...]
-    stacked: bool
+    axis: int | None
+    is_variable: bool = False
+
+    @property
+    def is_buffer(self) -> bool:
+        return all(part.link.is_buffer for part in self.parts)
+
+    def slot(self, array: Array, index: int) -> Array:
+        """The view of one part in an array of the leaf."""
+        if self.axis is None:
+            return array
+        return array[(slice(None),) * self.axis + (index,)]
+
+    def as_variable(self) -> Leaf:
+        """The leaf kept beside the parameters, where layers lie along axis 0."""
+        if self.axis is None:
+            return replace(self, is_variable=True)
+        layers = self.shape[self.axis]
+        rest = (*self.shape[: self.axis], *self.shape[self.axis + 1 :])
+        return replace(self, shape=(layers, *rest), axis=0, is_variable=True)
 
 
 Shapes = Mapping[str, Shape]
@@ -127,10 +154,11 @@ def _overlaps(path: Path, found: list[tuple[Spot, Part, Shape]]) -> list[str]:
 
 def _leaf(path: Path, found: list[tuple[Spot, Part, Shape]]) -> Leaf:
     ordered = sorted(found, key=lambda entry: entry[0].slot or 0)
-    shape, stacked = ordered[0][2], ordered[0][0].slot is not None
-    if stacked:
-        shape = (*shape[:1], len(ordered), *shape[1:])
-    return Leaf(path, shape, tuple(part for _, part, _ in ordered), stacked)
+    shape, parts = ordered[0][2], tuple(part for _, part, _ in ordered)
+    if ordered[0][0].slot is None:
+        return Leaf(path, shape, parts, None)
+    # MaxText's param_scan_axis.
+    return Leaf(path, (*shape[:1], len(parts), *shape[1:]), parts, 1)
 
 
 def _listed(title: str, lines: Iterable[str]) -> str:

@@ -66,7 +66,7 @@ def missing_state(
                 for part in leaf.parts
                 if Key(part.link.parameter, state) not in source.tensors
             ]
-            if all(part.link.is_buffer for part in leaf.parts):
+            if leaf.is_buffer:
                 found.append(Missing(leaf, state, "a buffer in Megatron, no optimizer updates it"))
             elif absent:
                 found.append(Missing(leaf, state, _reason(source, absent, state, owner[leaf.path])))

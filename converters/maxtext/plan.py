@@ -21,7 +21,7 @@ from muon_fork.spec import MuonSpec, SpecError
 
 from .config import command_line, config_of, run_config
 from .ownership import NEEDED, Owner, missing_state, owners
-from .state import Counts, Moments, parameters, train_state
+from .state import Counts, Moments, parameters, train_state, variables
 from .tensors import FLOAT, Reading, constant, leaf_tensor
 from .versions import NEWEST_RELEASE, Layout, Version, version_of
 
@@ -117,9 +117,9 @@ def plan_target(source: Source, options: Options) -> Plan:
     model = model_of(family, arguments, features, options.vocab_size)
     table = links(family, model, options.scan, shapes)
     aside = _unkept_norms(shapes, version)
-    found = prove(table, shapes, aside)
-    _check_states(source, shapes)
     config, notes = config_of(family, model, arguments, vocabulary[0])
+    found = _with_variables(prove(table, shapes, aside), version, config["model_name"])
+    _check_states(source, shapes)
     spec, spec_notes = _spec(source, options)
     run_keys, run_notes = run_config(arguments, spec, options.scan, version, layout)
     written = _write(source, options, found, model, spec, layout)
@@ -195,6 +195,13 @@ def _unkept_norms(shapes: Mapping[str, Any], version: Version) -> dict[str, str]
     return dict.fromkeys(names, reason)
 
 
+def _with_variables(found: Sequence[Leaf], version: Version, model_name: str) -> tuple[Leaf, ...]:
+    """Buffers that MaxText keeps as variables have their layers first."""
+    if not model_name.startswith(version.bias_variables or ("-",)):
+        return tuple(found)
+    return tuple(leaf.as_variable() if leaf.is_buffer else leaf for leaf in found)
+
+
 def _check_states(source: Source, shapes: Mapping[str, tuple[int, ...]]) -> None:
     for key, tensor in source.tensors.items():
         expected = shapes.get(key.parameter)
@@ -248,12 +255,22 @@ def _write(
         tree = parameters(paths, weight)
         # Nothing but parameters: MaxText starts at step 0 from a directory that is numbered freely.
         return _Written(found, tree, max(iteration, 1), (), {}, 1.0)
-    owner = owners(found, model.dimensions, spec)
-    filled, created, surplus = _settle_ownership(source, found, owner, options.fill_missing_state)
+    trained = [leaf for leaf in found if not leaf.is_variable]
+    owner = owners(trained, model.dimensions, spec)
+    filled, created, surplus = _settle_ownership(source, trained, owner, options.fill_missing_state)
     factor = momentum_factor(source, spec, options.momentum)
     states = (State.MOMENTUM, State.EXP_AVG, State.EXP_AVG_SQ)
     makes = [_state_maker(source, state, factor, by_path, filled) for state in states]
-    tree = train_state(paths, owner, weight, Moments(*makes), _counts(source), spec, layout)
+    tree = train_state(
+        [leaf.path for leaf in trained],
+        owner,
+        weight,
+        Moments(*makes),
+        _counts(source),
+        spec,
+        layout,
+    )
+    tree |= variables([leaf.path for leaf in found if leaf.is_variable], weight)
     return _Written(found, tree, iteration, created, surplus, factor)
 
 
@@ -283,7 +300,7 @@ def _settle_ownership(
     refused = [
         f"  {'/'.join(entry.leaf.path)}: {entry.reason}"
         for entry in missing
-        if not all(part.link.is_buffer for part in entry.leaf.parts)
+        if not entry.leaf.is_buffer
     ]
     surplus = {
         Key(

@@ -14,6 +14,7 @@ from converters.target import TargetTensor
 from converters.transforms import Scale
 
 from .plan import Plan
+from .state import VARIABLES
 from .tensors import Reading
 
 # Arrays of the saved state by the path of their leaf; read when asked.
@@ -83,7 +84,7 @@ def _homes(plan: Plan) -> Homes:
 def _state_of(record: TargetTensor) -> tuple[State | None, Path]:
     """Which state a leaf of the tree holds, and of which MaxText parameter."""
     path = record.path
-    if path[:2] == ("params", "params"):
+    if path[:2] in (("params", "params"), VARIABLES):
         return State.WEIGHT, path[2:]
     if path[:2] != ("opt_state", "inner_states") or len(path) < 7:
         return None, ()
@@ -143,4 +144,4 @@ class _Maker:
                 f"{'/'.join(home.path)}: shape {list(array.shape)}, expected "
                 f"{list(home.leaf.shape)} for {self.key}"
             )
-        return array[:, home.slot] if home.leaf.stacked else array
+        return home.leaf.slot(array, home.slot)

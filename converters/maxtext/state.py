@@ -22,6 +22,8 @@ from .tensors import constant
 from .versions import Layout
 
 _COUNT = np.dtype(np.int32)
+# Where NNX keeps what is neither parameter nor optimizer state.
+VARIABLES = ("nnx_aux", "model")
 _CHAIN = ("opt_state", "inner_states")
 # Positions of a branch's chain: Muon scales, decays and applies the rate; AdamW likewise.
 _LENGTH: Mapping[Owner, int] = {"muon": 4, "adam": 3}
@@ -51,6 +53,12 @@ class Moments:
 def parameters(paths: Sequence[Path], weight: Make) -> dict[str, Any]:
     """``{"params": {"params": ...}}``."""
     return {"params": {"params": _tree(paths, ("params", "params"), weight)}}
+
+
+def variables(paths: Sequence[Path], make: Make) -> dict[str, Any]:
+    """``{"nnx_aux": {"model": ...}}``, empty if there are none."""
+    tree = _tree(paths, VARIABLES, make)
+    return {"nnx_aux": {"model": tree}} if tree else {}
 
 
 def train_state(

@@ -57,8 +57,7 @@ def leaf_tensor(path: Path, leaf: Leaf, reading: Reading) -> TargetTensor:
     def build() -> Array:
         whole = np.empty(leaf.shape, FLOAT)
         for slot, part in enumerate(leaf.parts):
-            target = whole[:, slot] if leaf.stacked else whole
-            np.copyto(target, read_part(part, reading), casting="unsafe")
+            np.copyto(leaf.slot(whole, slot), read_part(part, reading), casting="unsafe")
         return whole
 
     sources = tuple(reading.key(part.link.parameter) for part in leaf.parts)

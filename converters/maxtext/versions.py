@@ -19,12 +19,15 @@ class Version:
       layouts: train states that it can run with Muon, its default first.
       saves_scan_layers: writes ``scan_layers`` as custom metadata of a checkpoint.
       mtp_final_norm: prediction layers have a final norm of their own.
+      bias_variables: models whose ``model_name`` starts so keep the router's bias as a variable of
+        its own, layers first, and not among the parameters.
     """
 
     name: str
     layouts: tuple[Layout, ...]
     saves_scan_layers: bool
     mtp_final_norm: bool
+    bias_variables: tuple[str, ...] = ()
 
 
 VERSIONS: tuple[Version, ...] = (
@@ -33,7 +36,7 @@ VERSIONS: tuple[Version, ...] = (
     Version("0.2.2", ("linen",), False, False),
     Version("0.2.3", ("linen",), False, False),
     Version("0.2.4", ("nnx", "linen"), True, False),
-    Version("0.2.5", ("nnx",), True, True),
+    Version("0.2.5", ("nnx",), True, True, ("deepseek3", "kimi-k2")),
     Version("main", ("nnx", "linen"), True, False),
 )
 NEWEST_RELEASE = "0.2.5"

@@ -180,7 +180,7 @@ def test_zero_centered_norms_gain_one_and_their_moments_do_not() -> None:
 
 
 def test_buffers_have_no_state_in_megatron_and_start_at_zero() -> None:
-    plan = planned("deepseek3")
+    plan = planned("deepseek3", maxtext_version="0.2.4")
     created = [row.name for row in plan.created]
     tail = "DeepSeekMoeBlock_0/MoeBlock_0/gate/bias"
     assert [name for name in created if "moe_layers" in name] == [
@@ -193,6 +193,23 @@ def test_buffers_have_no_state_in_megatron_and_start_at_zero() -> None:
         assert arrays[path].shape == (4, 2)
         assert not arrays[path].any()
     assert arrays[f"params/params/decoder/moe_layers/{tail}"].any()
+
+
+def test_a_router_bias_that_is_a_variable_has_layers_first_and_no_state() -> None:
+    origin = source(MODELS["deepseek3"])
+    plan = planned(origin)
+    assert plan.created == ()
+    inner = "DeepSeekMoeBlock_0/MoeBlock_0/gate/bias"
+    arrays = {path: array for path, array in built(plan).items() if path.endswith(inner)}
+    biases = [
+        origin.tensors[Key(f"decoder.layers.{n}.mlp.router.expert_bias", State.WEIGHT)].load()
+        for n in (1, 2)
+    ]
+    assert set(arrays) == {
+        f"nnx_aux/model/decoder/moe_layers/{inner}",
+        f"nnx_aux/model/mtp_block/mtp_layer_1/mtp_1_transformer_layer/{inner}",
+    }
+    np.testing.assert_array_equal(arrays[f"nnx_aux/model/decoder/moe_layers/{inner}"], biases)
 
 
 def without(origin: Source, name: str, *states: State) -> Source:

@@ -62,9 +62,9 @@ def structure(saved: Saved) -> dict[str, object]:
     rows: dict[str, object] = {
         "/".join(path): (tensor.shape, str(tensor.dtype))
         for path, tensor in saved.tensors.items()
-        if path[0] != "nnx_aux"
+        if not _is_random(path)
     }
-    rows |= {"/".join(path): None for path in saved.empty if path[0] != "nnx_aux"}
+    rows |= {"/".join(path): None for path in saved.empty if not _is_random(path)}
     rows |= {"/".join((*path, "")): list for path in saved.lists}
     return rows | {"custom_metadata": dict(saved.metadata)}
 
@@ -87,17 +87,20 @@ def restored(plan: Plan, run: Run) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     step = plan.state.step
     seen = {f"params/{path}": value for path, value in run.tree(step, "param").items()}
     seen |= {f"opt_state/{path}": value for path, value in run.tree(step, "before").items()}
-    planned = {
-        "/".join(name for name in ("root", *target.path) if name not in ("root",)): target
+    names = {
+        _name(target.path): target
         for target in leaves(plan.state.tree)
-        if target.path != ("step",)
+        if target.path[0] in ("params", "opt_state")
     }
-    names = {_name(path): target for path, target in planned.items()}
     assert names.keys() == seen.keys(), names.keys() ^ seen.keys()
     return {name: (target.build(), seen[name]) for name, target in names.items()}
 
 
-def _name(path: str) -> str:
+def _is_random(path: tuple[str, ...]) -> bool:
+    return path[0] == "nnx_aux" and "rngs" in path
+
+
+def _name(path: tuple[str, ...]) -> str:
     """A saved leaf as the recorder names it: without Linen's collections."""
-    first, *rest = path.split("/")
+    first, *rest = path
     return "/".join((first, *(name for name in rest if name != "params")))
