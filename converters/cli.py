@@ -20,6 +20,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 FOLDER = click.Path(path_type=Path)
 # Ended by the user, as a shell reports it.
 INTERRUPTED = 130
+_STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -238,8 +239,7 @@ def _reported() -> Iterator[threading.Event]:
         stop.set()
         click.echo("muon-convert: stopping", err=True)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in _STOPPING}
     try:
         yield stop
     except (CheckpointError, SpecError) as error:
@@ -252,6 +252,9 @@ def _reported() -> Iterator[threading.Event]:
     except (Stopped, KeyboardInterrupt):
         click.echo("muon-convert: interrupted, nothing was written", err=True)
         sys.exit(INTERRUPTED)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _emit(report: Mapping[str, Any], json_out: str | None) -> bool:

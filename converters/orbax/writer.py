@@ -12,6 +12,7 @@ import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint._src.serialization import type_handler_registry
 
+from converters.errors import CheckpointError
 from converters.target import TargetState, TargetTensor, leaves
 
 from . import arrays
@@ -19,8 +20,6 @@ from .streaming import Limits, Pending, Streamer, StreamingHandler
 
 ITEMS = "items"
 STEP_METADATA = "_CHECKPOINT_METADATA"
-# Memory beside two copies of the largest leaf: interpreter, JAX, Orbax, chunks on their way.
-FIXED_BYTES = 600 << 20
 # Leaves in memory may fill this much even where the largest is smaller.
 _FLOOR = 64 << 20
 
@@ -55,6 +54,9 @@ def write_state(
       Stopped: ``stop`` was set.
       OSError: the disk is full or not writable.
     """
+    for target in leaves(state.tree):
+        if 0 in target.shape:
+            raise CheckpointError(f"{'/'.join(target.path)}: no elements, shape {target.shape}")
     share = shares(state, jax.process_count())
     streamer = Streamer(
         limits_for(state, workers),
