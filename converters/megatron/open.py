@@ -11,7 +11,7 @@ from . import folders, names
 from .assemble import leftovers, table
 from .integrity import require_files, require_model, require_one_iteration, require_states
 from .keys import Keys, fsdp_dtensor_keys, is_flat, torch_dcp_keys, torch_dist_keys
-from .legacy import open_legacy
+from .legacy import open_legacy, read_reshardable
 from .run import Run, read_run
 from .torch_dist import Checkpoint, open_index
 
@@ -52,6 +52,9 @@ def open_source(
     keys = _keys(form, checkpoint, run, optimizer)
     wanted = {k: v for k, v in keys.items() if optimizer or v[0] is State.WEIGHT}
     tensors = table(checkpoint, wanted)
+    if optimizer and any(map(is_flat, checkpoint.tensors)):
+        form += "+dp_reshardable"
+        tensors |= read_reshardable(checkpoint, run.arguments, tensors)
     require_model(tensors, run)
     require_states(tensors)
     unwanted = [key for key in checkpoint.tensors if key not in wanted and _is_state(key)]
@@ -81,12 +84,6 @@ def _keys(form: str, checkpoint: Checkpoint, run: Run, optimizer: bool) -> Keys:
         return torch_dcp_keys(checkpoint, run, optimizer)
     if form == "fsdp_dtensor":
         return fsdp_dtensor_keys(checkpoint, optimizer)
-    if optimizer and any(map(is_flat, checkpoint.tensors)):
-        raise CheckpointError(
-            f"{checkpoint.folder}: the distributed optimizer's state is in flat buffers without "
-            "names (dp_reshardable): save it again with --dist-ckpt-optim-fully-reshardable, or "
-            "convert the weights alone (--no-optimizer)"
-        )
     return torch_dist_keys(checkpoint, optimizer)
 
 

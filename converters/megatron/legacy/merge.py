@@ -97,6 +97,37 @@ def merged(
     return SourceTensor(shape, each[0].dtype, _origins(each), partial(_stack, each, shape))
 
 
+def local_shape(
+    name: str, shape: tuple[int, ...], cuts: int, arguments: Mapping[str, Any]
+) -> tuple[int, ...]:
+    """Shape of one rank's part of a tensor.
+
+    Raises:
+      CheckpointError: nobody knows how it is cut.
+    """
+    if cuts == 1 or is_replicated(name):
+        return shape
+    tail = _tail(name)
+    if tail in _ROWS_OF and arguments.get("transformer_impl") == "transformer_engine":
+        return shape
+    axis = 1 if tail in _COLUMNS else 0
+    if tail not in (*_ROWS, *_COLUMNS, *_HALVES, *_ROWS_OF) or shape[axis] % cuts:
+        raise CheckpointError(
+            f"{name} {shape}: nobody knows how it is cut {cuts} ways: save with --ckpt-format "
+            "torch_dist --dist-ckpt-optim-fully-reshardable"
+        )
+    return (*shape[:axis], shape[axis] // cuts, *shape[axis + 1 :])
+
+
+def is_replicated(name: str) -> bool:
+    """Whether every tensor-parallel rank holds the whole parameter."""
+    return "layernorm" in name or _tail(name) in (*_REPLICATED, "enorm.weight", "hnorm.weight")
+
+
+def _tail(name: str) -> str:
+    return ".".join(name.split(".")[-2:])
+
+
 def rows(tensor: SourceTensor, start: int, stop: int) -> SourceTensor:
     """Some rows of a tensor."""
     shape = (stop - start, *tensor.shape[1:])
@@ -139,9 +170,9 @@ def _join(name: str, part: SourceTensor, cuts: int, arguments: Mapping[str, Any]
     """None if every rank holds the whole tensor."""
     if cuts == 1:
         return _Join(0, 1)
-    tail = ".".join(name.split(".")[-2:])
-    if tail in _REPLICATED or "layernorm" in name or tail in ("enorm.weight", "hnorm.weight"):
+    if is_replicated(name):
         return None
+    tail = _tail(name)
     if tail in _ROWS:
         return _Join(0, 1)
     if tail in _COLUMNS:

@@ -104,7 +104,7 @@ def open_ranks(folder: Path, opaque: tuple[str, ...] = ()) -> Ranks:
     states = {name: _state(folder / name / MODEL_FILE, opaque) for name in names}
     first = folder / names[0] / MODEL_FILE
     arguments = arguments_of(states[names[0]], first)
-    sizes = _sizes(arguments, first)
+    sizes = sizes_of(arguments, first)
     _require_agreement(folder, states)
     places = {name: _place(folder / name, sizes) for name in names}
     _require_complete(folder, places, sizes)
@@ -138,7 +138,9 @@ def _state(file: Path, opaque: tuple[str, ...]) -> Mapping[str, Any]:
     return value
 
 
-def _sizes(arguments: Mapping[str, Any], file: Path) -> Sizes:
+def sizes_of(arguments: Mapping[str, Any], file: Path) -> Sizes:
+    """How many ways the arguments in a file say that the model was cut."""
+
     def size(name: str, default: int) -> int:
         value = arguments.get(name)
         value = default if value is None else value

@@ -12,14 +12,13 @@ from converters.megatron.integrity import require_one_iteration
 from converters.megatron.run import OptimizerState, Run
 from converters.source import MomentumConvention, SetAside, Source
 
-from . import groups
+from . import distributed, groups
 from .groups import Owned
 from .parameters import Parameter, parameters
 from .ranks import Place, Rank, Ranks, open_ranks
 from .table import tabulate, weights_only
 
 _READ = ("args", "checkpoint_version", "iteration", "optimizer", "opt_param_scheduler")
-_FLAT_FILE = "distrib_optim.pt"
 _LAYER_WISE_FILES = "layer_wise_optimizer_*.pt"
 
 
@@ -36,7 +35,7 @@ def open_legacy(folder: Path, opaque: tuple[str, ...] = (), *, optimizer: bool =
     """
     ranks = open_ranks(folder, opaque)
     found, aside = parameters(ranks)
-    variant, owned = _owned(ranks, found) if optimizer else ("", weights_only(found))
+    variant, owned = _owned(ranks, found, opaque) if optimizer else ("", weights_only(found))
     run = Run(ranks.arguments, ranks.iteration, _optimizers(ranks), _schedule(ranks))
     require_one_iteration(folder, run)
     return Source(
@@ -50,7 +49,7 @@ def open_legacy(folder: Path, opaque: tuple[str, ...] = (), *, optimizer: bool =
 
 
 def _owned(
-    ranks: Ranks, found: Mapping[Place, tuple[Parameter, ...]]
+    ranks: Ranks, found: Mapping[Place, tuple[Parameter, ...]], opaque: tuple[str, ...]
 ) -> tuple[str, Sequence[Owned]]:
     """Variant of the optimizer's format, and every parameter with its states."""
     with_state = [rank for rank in ranks.ranks if rank.state.get("optimizer") is not None]
@@ -66,15 +65,17 @@ def _owned(
         raise CheckpointError(
             f"{ranks.folder}: layer-wise optimizer state has no names here: {groups.ADVICE}"
         )
-    if any((rank.folder / _FLAT_FILE).exists() for rank in ranks.ranks):
-        raise CheckpointError(f"{ranks.folder}: distributed optimizer: {groups.ADVICE}")
+    flat = bool(ranks.arguments.get("use_distributed_optimizer"))
     owned: list[Owned] = []
     for rank in ranks.ranks:
         own = found[rank.place]
-        chain = groups.children(rank.state["optimizer"], str(rank.file))
-        owned += groups.assign(chain, own, ranks.arguments, str(rank.file))
+        if flat:
+            owned += distributed.owned(rank, own, ranks, opaque)
+        else:
+            chain = groups.children(rank.state["optimizer"], str(rank.file))
+            owned += groups.assign(chain, own, ranks.arguments, str(rank.file))
         owned += [Owned(parameter, {}) for parameter in own if not parameter.trained]
-    return "", owned
+    return "distributed" if flat else "", owned
 
 
 def _optimizers(ranks: Ranks) -> tuple[OptimizerState, ...]:

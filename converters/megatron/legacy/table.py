@@ -52,7 +52,7 @@ def tabulate(
         whole = merged(key.parameter, found, cuts, experts, arguments)
         table |= _split_fused(key, whole, arguments)
     require_states(table)
-    return _in_order(_verified(table))
+    return _in_order(verified(table))
 
 
 def _tied(parameter: Parameter, arguments: Mapping[str, Any]) -> str:
@@ -133,7 +133,7 @@ def _split_fused(
     }
 
 
-def _verified(table: Mapping[Key, SourceTensor]) -> dict[Key, SourceTensor]:
+def verified(table: Mapping[Key, SourceTensor]) -> dict[Key, SourceTensor]:
     """Refusing to be read if not finite, and a master if it is not its weight's."""
     checked: dict[Key, SourceTensor] = {}
     for key, tensor in table.items():
