@@ -18,6 +18,7 @@ from .dimension_numbers import MuonDimensionNumbers
 from .packing import make_plan, map_matrices
 from .spec import EpsMode, NsDtype, NsRounding, Preconditioning
 
+Step = Callable[[jax.Array, jax.Array], Any]
 Coefficients = Any  # array-like of shape (3,) or (n, 3), or the name of a set
 
 # optax guards the rescaling inside the first aol/schatten step with this, whatever ``eps`` is.
@@ -136,15 +137,22 @@ def _normalize(x: jax.Array, how: NewtonSchulz) -> Any:
     return y / _guarded(_norm(y, how.preconditioning), how)
 
 
-def _iterate(x: jax.Array, ns_coeffs: jax.Array, how: NewtonSchulz) -> jax.Array:
-    rows = ns_coeffs if ns_coeffs.ndim == 2 else [ns_coeffs] * how.steps
+def _iterate(x: jax.Array, ns_coeffs: jax.Array, how: NewtonSchulz) -> Any:
     if how.dtype == "bfloat16":
-        return _iterate_bfloat16(x, rows, how.rounding)
-    step = _FIRST_STEP.get(how.preconditioning, _step)
-    for row in rows:
-        x = step(x, row.astype(x.dtype))
-        step = _step
-    return x
+        return _iterate_bfloat16(x, ns_coeffs, how)
+    rows = ns_coeffs.astype(x.dtype)
+    first = _FIRST_STEP.get(how.preconditioning)
+    if first is None:
+        return _repeat(_step, x, rows, how.steps)
+    x = first(x, rows if rows.ndim == 1 else rows[0])
+    return _repeat(_step, x, rows if rows.ndim == 1 else rows[1:], how.steps - 1)
+
+
+def _repeat(step: Step, x: jax.Array, rows: jax.Array, steps: int) -> Any:
+    """The step with each row, or ``steps`` times with the only one: a loop, compiled once."""
+    if rows.ndim == 1:
+        return jax.lax.fori_loop(0, steps, lambda _, y: step(y, rows), x)
+    return jax.lax.scan(lambda y, row: (step(y, row), None), x, rows)[0]
 
 
 def _compute_dtype(dtype: Any, ns_dtype: NsDtype) -> Any:
@@ -199,7 +207,7 @@ def _schatten_step(x: jax.Array, abc: jax.Array) -> jax.Array:
     return _polynomial(x * scale, gram * scale**2, abc)
 
 
-_FIRST_STEP: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
+_FIRST_STEP: dict[str, Step] = {
     "aol": _aol_step,
     "schatten": _schatten_step,
 }
@@ -216,11 +224,9 @@ def _normalize_bfloat16(x: jax.Array, how: NewtonSchulz) -> jax.Array:
     return _round(x / _round(_guarded(norm, how)))
 
 
-def _iterate_bfloat16(x: jax.Array, rows: Any, rounding: NsRounding) -> jax.Array:
-    step = _bfloat16_step if rounding == "elementwise" else _bfloat16_fused_step
-    y = x.astype(jnp.float32)
-    for row in rows:
-        y = step(y, row.astype(jnp.float32))
+def _iterate_bfloat16(x: jax.Array, ns_coeffs: jax.Array, how: NewtonSchulz) -> Any:
+    step = _bfloat16_step if how.rounding == "elementwise" else _bfloat16_fused_step
+    y = _repeat(step, x.astype(jnp.float32), ns_coeffs.astype(jnp.float32), how.steps)
     return y.astype(x.dtype)
 
 

@@ -129,7 +129,8 @@ def map_matrices(
       leaves: arrays in the order of ``plan.views``.
       plan: from ``make_plan``.
       batch_update: stack equally shaped matrices of all leaves; otherwise one call per unit.
-      batch_update_size: matrices per call of ``function``, at most; 0 is no limit.
+      batch_update_size: matrices per call of ``function``, at most; 0 is no limit. One CPU
+        takes one matrix at a time.
       shardings: ``NamedSharding`` or None per leaf; None if no leaf's is known.
       use_all_to_all: see ``sharding.distribute``.
 
@@ -145,7 +146,9 @@ def map_matrices(
         units = [plan.units[index] for index in group]
         stack = _concatenate([packed[index] for index in group], axis=0)
         layout = stack_layout([known[unit.members[0].leaf] for unit in units])
-        if layout is None:
+        if layout is None and jax.default_backend() == "cpu":
+            result = _one_by_one(function, stack)
+        elif layout is None:
             result = _in_chunks(function, stack, batch_update_size)
         else:
             whole = layout.distribute(stack, use_all_to_all)
@@ -169,13 +172,30 @@ def _pack(unit: Unit, leaves: Sequence[jax.Array], views: Sequence[MatrixView]) 
 def _groups(
     units: Sequence[Unit], packed: Sequence[jax.Array], batch_update: bool
 ) -> list[list[int]]:
-    """Indices of the units that share a stack."""
+    """Indices of the units that share a stack.
+
+    Tall and wide matrices do not, even where one is the other's transpose: the norm before
+    Newton-Schulz would then be summed in another order than optax sums it.
+    """
     if not batch_update:
         return [[index] for index in range(len(units))]
     groups: dict[Any, list[int]] = {}
     for index, unit in enumerate(units):
         groups.setdefault((unit.fan_in, unit.fan_out, packed[index].dtype), []).append(index)
     return list(groups.values())
+
+
+def _one_by_one(function: StackFunction, stack: jax.Array) -> Any:
+    """``function`` over each matrix alone: on a CPU a matrix fits the cache, a stack does not."""
+    if stack.shape[0] == 1:
+        return function(stack[0])[None]
+
+    def replace(index: Any, whole: Any) -> Any:
+        matrix = jax.lax.dynamic_index_in_dim(whole, index, keepdims=False)
+        return jax.lax.dynamic_update_index_in_dim(whole, function(matrix), index, 0)
+
+    # Unsigned indices spare the kernels that would wrap negative ones.
+    return jax.lax.fori_loop(np.uint32(0), np.uint32(stack.shape[0]), replace, stack)
 
 
 def _in_chunks(
@@ -225,9 +245,10 @@ def _unstack(stack: jax.Array, sizes: Sequence[int]) -> list[Any]:
         return _split(stack, sizes, axis=0)
     # XLA's CPU backend compiles equal kernels once. An offset written into the kernel makes each of
     # them different, and hundreds of them take longer to compile than all the rest; an offset that
-    # arrives as an operand does not. A scalar constant would be written in again, hence the pair.
-    starts = itertools.accumulate(sizes, initial=0)
-    pairs: Any = [np.asarray([start, 0], np.int32) for start in starts][: len(sizes)]
+    # arrives as an operand does not. A scalar or uniform constant would be written in again: hence
+    # the pair.
+    starts = itertools.accumulate(sizes[:-1], initial=0)
+    pairs: Any = [np.asarray([start, start + 1], np.uint32) for start in starts]
     offsets = [pair[0] for pair in _barrier(pairs)]
     return [
         jax.lax.dynamic_slice_in_dim(stack, offset, size, axis=0)
