@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,20 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from converters.errors import CheckpointError
-from converters.megatron.torch_dist import Checkpoint, read_tensor
-from converters.megatron.views import View, views
+from converters.mapping import Leaf as Target
+from converters.mapping import Part
+from converters.source import Key, Source, State
 from muon_fork.dimension_numbers import MuonDimensionNumbers
 from muon_fork.rules import UNKNOWN, dimension_numbers_for
-from muon_fork.spec import MuonSpec
 
 from .pair import Pair, ReplayError
 
 Array = NDArray[Any]
 Path = tuple[str, ...]
-
-_STATE = re.compile(r"(?:chained_\d+\.)?optimizer\.state\.(\w+?)\.(.+)")
-# Masters of mixed precision: what the optimizer really updates.
-_MASTERS = ("fp32_param", "param")
 
 
 @dataclass(frozen=True)
@@ -31,7 +26,8 @@ class Leaf:
     """One MaxText leaf of the step; arrays are float64 and in Megatron's scale.
 
     Attributes:
-      path, key: its names in MaxText and in the checkpoint.
+      path: its name in MaxText.
+      parameters: what Megatron keeps it in, layer by layer.
       dims: dimension numbers, None for AdamW without a stored scale.
       scale: c of MaxText's ``W_stored = c * W``.
       weight, expected: before and after Megatron's step.
@@ -41,7 +37,7 @@ class Leaf:
     """
 
     path: Path
-    key: str
+    parameters: tuple[str, ...]
     dims: MuonDimensionNumbers | None
     scale: float
     weight: Array
@@ -57,99 +53,88 @@ class Leaf:
 
 
 def read_leaves(pair: Pair) -> tuple[Leaf, ...]:
-    """Every leaf with optimizer state, in the checkpoint's order.
+    """Every leaf, in the order of the family's table.
 
     Raises:
-      ReplayError: state is missing, a tensor has no MaxText shape, or MaxText's rules would give a
-        parameter to the other optimizer than Megatron did.
+      ReplayError: state is missing, or MaxText's rules would give a parameter to the other
+        optimizer than Megatron did.
     """
-    states = optimizer_states(pair.before)
-    model_keys = [key for key in pair.before.tensors if _STATE.fullmatch(key) is None]
-    if not states:
+    if all(key.state in (State.WEIGHT, State.MASTER) for key in pair.before.tensors):
         raise ReplayError(f"{pair.before.folder}: no optimizer state by parameter name")
-    leaves = []
-    for key, state in states.items():
-        try:
-            cuts = views(key, pair.model, model_keys)
-            leaves.extend(_leaves_of(pair, key, state, cuts))
-        except CheckpointError as error:
-            raise ReplayError(str(error)) from error
-    return tuple(leaves)
+    try:
+        return tuple(_leaf(pair, target) for target in pair.leaves if not target.is_buffer)
+    except CheckpointError as error:
+        raise ReplayError(str(error)) from error
 
 
-def optimizer_states(checkpoint: Checkpoint) -> dict[str, dict[str, str]]:
-    """Keys of the optimizer's tensors by model key and name (``momentum_buffer``, ``exp_avg``)."""
-    states: dict[str, dict[str, str]] = {}
-    for key in checkpoint.tensors:
-        match = _STATE.fullmatch(key)
-        if match is not None:
-            states.setdefault(match[2], {})[match[1]] = key
-    return states
-
-
-def _leaves_of(pair: Pair, key: str, state: dict[str, str], cuts: tuple[View, ...]) -> list[Leaf]:
+def _leaf(pair: Pair, target: Target) -> Leaf:
     spec = pair.spec
-    master = next((state[name] for name in _MASTERS if name in state), key)
-    weight, expected = _both(pair, master)
-    if "momentum_buffer" in state:
-        first, after = _both(pair, state["momentum_buffer"])
+    parameters = tuple(part.link.parameter for part in target.parts)
+    states = {key.state for key in pair.before.tensors if key.parameter == parameters[0]}
+    second = expected_second = None
+    if State.MOMENTUM in states:
+        first, after = _both(pair, target, State.MOMENTUM)
         fresh = 1.0 if spec.nesterov_style == "sgd" else 1.0 - spec.beta
         gradient = (after - spec.beta * first) / fresh
-        second = expected_second = None
-    elif {"exp_avg", "exp_avg_sq"} <= set(state):
-        first, after = _both(pair, state["exp_avg"])
+    elif {State.EXP_AVG, State.EXP_AVG_SQ} <= states:
+        first, after = _both(pair, target, State.EXP_AVG)
         gradient = (after - spec.adam_b1 * first) / (1.0 - spec.adam_b1)
-        second, expected_second = _both(pair, state["exp_avg_sq"])
+        second, expected_second = _both(pair, target, State.EXP_AVG_SQ)
     else:
-        raise ReplayError(f"{key}: optimizer state {sorted(state)} is neither Muon's nor Adam's")
-    leaves = []
-    for view in cuts:
-        shape = view.cut(weight).shape
-        leaves.append(
-            Leaf(
-                view.path,
-                key,
-                _route(pair, view.path, shape, is_muon=second is None),
-                _stored_scale(pair, view.path, shape),
-                view.cut(weight),
-                view.cut(expected),
-                view.cut(first),
-                view.cut(gradient),
-                None if second is None else view.cut(second),
-                None if expected_second is None else view.cut(expected_second),
-            )
-        )
-    return leaves
+        kept = sorted(state.value for state in states)
+        raise ReplayError(f"{parameters[0]}: has {kept}, neither Muon's state nor Adam's")
+    # What the optimizer really updates: the masters of mixed precision.
+    weight, expected = _both(pair, target, State.MASTER if State.MASTER in states else State.WEIGHT)
+    return Leaf(
+        path=target.path,
+        parameters=parameters,
+        dims=_route(pair, target, is_muon=second is None),
+        scale=_stored_scale(pair, target),
+        weight=weight,
+        expected=expected,
+        first=first,
+        gradient=gradient,
+        second=second,
+        expected_second=expected_second,
+    )
 
 
-def _both(pair: Pair, key: str) -> tuple[Array, Array]:
-    before, after = (read_tensor(c, key).astype(np.float64) for c in (pair.before, pair.after))
-    if before.shape != after.shape:
-        raise ReplayError(f"{key}: shape {before.shape} before, {after.shape} after")
-    return before, after
+def _both(pair: Pair, target: Target, state: State) -> tuple[Array, Array]:
+    return _read(pair.before, target, state), _read(pair.after, target, state)
 
 
-def _route(
-    pair: Pair, path: Path, shape: tuple[int, ...], is_muon: bool
-) -> MuonDimensionNumbers | None:
+def _read(source: Source, target: Target, state: State) -> Array:
+    """The leaf without stored scales and offsets."""
+
+    def part_of(part: Part) -> Array:
+        key = Key(part.link.parameter, state)
+        if key not in source.tensors:
+            raise ReplayError(f"{source.folder}: no {key}")
+        array = source.tensors[key].load().astype(np.float64)
+        return part.link.transform.of_state().part(array, part.which)
+
+    parts = [part_of(part) for part in target.parts]
+    return parts[0] if target.axis is None else np.stack(parts, axis=target.axis)
+
+
+def _route(pair: Pair, target: Target, is_muon: bool) -> MuonDimensionNumbers | None:
     """The rules' answer, which must send the leaf where Megatron sent it."""
-    spec: MuonSpec = pair.spec
-    answer = dimension_numbers_for(path, pair.model.dimensions, spec, shape)
+    name = "/".join(target.path)
+    answer = dimension_numbers_for(target.path, pair.dimensions, pair.spec, target.shape)
     if answer is UNKNOWN:
-        raise ReplayError(f"{'/'.join(path)}: no rule knows this path with shape {shape}")
+        raise ReplayError(f"{name}: no rule knows this path with shape {target.shape}")
     assert answer is None or isinstance(answer, MuonDimensionNumbers)
     ruled = answer is not None and answer.optimizer == "muon"
     if ruled != is_muon:
         names = ("AdamW", "Muon")
         raise ReplayError(
-            f"{'/'.join(path)}: Megatron trained it with {names[is_muon]}, MaxText would with "
-            f"{names[ruled]}"
+            f"{name}: Megatron trained it with {names[is_muon]}, MaxText would with {names[ruled]}"
         )
     return answer
 
 
-def _stored_scale(pair: Pair, path: Path, shape: tuple[int, ...]) -> float:
+def _stored_scale(pair: Pair, target: Target) -> float:
     """A fact of the model, whatever the spec makes of it."""
     unfolding = pair.spec.replace(unfold_scaled_weights=True)
-    answer = dimension_numbers_for(path, pair.model.dimensions, unfolding, shape)
+    answer = dimension_numbers_for(target.path, pair.dimensions, unfolding, target.shape)
     return answer.update_scale if isinstance(answer, MuonDimensionNumbers) else 1.0

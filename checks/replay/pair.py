@@ -9,10 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from converters.errors import CheckpointError
-from converters.megatron.model import Model, model_of
-from converters.megatron.run import OptimizerState, Run, read_run
-from converters.megatron.torch_dist import Checkpoint, open_checkpoint
+from converters.families.detect import detect
+from converters.families.links import links
+from converters.families.model import features_of, model_of
+from converters.mapping import Leaf, prove
+from converters.megatron.open import open_source
+from converters.megatron.run import OptimizerState, Run
+from converters.source import Source, State
 from muon_fork.megatron_args import settle
+from muon_fork.model_dimensions import ModelDimensions
 from muon_fork.spec import MuonSpec, SpecError
 
 # Fields of the schedule that may change: the position, and the length of a constant weight decay.
@@ -37,16 +42,18 @@ class Pair:
       spec: of the run, with the weight decays of this step; clipping is off, since the gradient
         that the buffers hold is the clipped one.
       notes: how the spec was settled.
-      model: shapes and names.
+      dimensions: of the model, with MaxText's decoder block.
+      leaves: MaxText's scanned leaves, and the tensors they are made from.
       muon_rate, adam_rate: learning rates of the step.
       adam_count: steps that Adam had taken before.
     """
 
-    before: Checkpoint
-    after: Checkpoint
+    before: Source
+    after: Source
     spec: MuonSpec
     notes: tuple[str, ...]
-    model: Model
+    dimensions: ModelDimensions
+    leaves: tuple[Leaf, ...]
     muon_rate: float
     adam_rate: float
     adam_count: int
@@ -63,11 +70,11 @@ def open_pair(before: Path, after: Path, overrides: Mapping[str, Any]) -> Pair:
       ReplayError: not consecutive steps of one run, or a run that cannot be replayed.
     """
     try:
-        first, second = open_checkpoint(before), open_checkpoint(after)
-        run, next_run = read_run(first), read_run(second)
-        _require_consecutive(run, next_run)
+        first, second = open_source(before), open_source(after)
+        run = first.run
+        _require_consecutive(run, second.run)
         spec, notes = settle(run.arguments, overrides)
-        model = model_of(run.arguments)
+        dimensions, leaves = _leaves(first)
     except (CheckpointError, SpecError) as error:
         raise ReplayError(str(error)) from error
     muon = _groups(run, is_adam=False)
@@ -84,11 +91,21 @@ def open_pair(before: Path, after: Path, overrides: Mapping[str, Any]) -> Pair:
         after=second,
         spec=spec,
         notes=notes,
-        model=model,
+        dimensions=dimensions,
+        leaves=leaves,
         muon_rate=_agreed(muon, "lr"),
         adam_rate=_agreed(adam, "lr"),
         adam_count=_adam_count(run),
     )
+
+
+def _leaves(source: Source) -> tuple[ModelDimensions, tuple[Leaf, ...]]:
+    """Scanned leaves of the family that fits, also of one that MaxText does not run."""
+    shapes = {k.parameter: t.shape for k, t in source.tensors.items() if k.state is State.WEIGHT}
+    arguments = source.run.arguments
+    family = detect(arguments, shapes)
+    model = model_of(family, arguments, features_of(arguments, shapes))
+    return model.dimensions, prove(links(family, model, True, shapes), shapes)
 
 
 def _require_consecutive(run: Run, next_run: Run) -> None:

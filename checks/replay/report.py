@@ -20,7 +20,8 @@ class Row:
     """One leaf.
 
     Attributes:
-      path, key: its names in MaxText and in the checkpoint.
+      path: its name in MaxText.
+      parameters: what Megatron keeps it in, layer by layer.
       optimizer: ``muon`` or ``adam``.
       shape: in MaxText.
       difference: max |weight of the replay - weight that Megatron saved|.
@@ -29,7 +30,7 @@ class Row:
     """
 
     path: str
-    key: str
+    parameters: tuple[str, ...]
     optimizer: str
     shape: tuple[int, ...]
     difference: float
@@ -87,7 +88,7 @@ def compare(before: Path, after: Path, limit: float, overrides: Mapping[str, Any
 def _row(leaf: Leaf, weight: Array, second: Array | None) -> Row:
     return Row(
         path="/".join(leaf.path),
-        key=leaf.key,
+        parameters=leaf.parameters,
         optimizer="muon" if leaf.is_muon else "adam",
         shape=leaf.weight.shape,
         difference=float(np.abs(weight - leaf.expected).max()),
@@ -103,5 +104,5 @@ def _distance(array: Array | None, other: Array | None) -> float | None:
 
 
 def _notes(pair: Pair) -> tuple[str, ...]:
-    block = pair.model.decoder_block
+    block = pair.dimensions.decoder_block
     return (*pair.notes, f"shapes, paths and stored scales of MaxText's decoder_block={block}")

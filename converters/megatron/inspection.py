@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from converters.errors import CheckpointError
+from converters.families.detect import detect
 from converters.source import Source, State
 from muon_fork.megatron_args import settle
 from muon_fork.spec import MuonSpec, SpecError
 
 from . import pickles
-from .model import model_of
 from .open import open_source
 from .run import COMMON_ENTRY, COMMON_FILE, Run
 from .torch_dist import open_index
@@ -74,7 +74,7 @@ def inspect_checkpoint(
         "megatron": _release(source),
         "iteration": run.iteration,
         "layout": {name: run.arguments.get(key) for name, key in _LAYOUT.items()},
-        "model": _model(run),
+        "model": _model(source),
         "tensors": [
             {
                 "key": key.parameter,
@@ -143,12 +143,15 @@ def _release(source: Source) -> str | None:
     return None
 
 
-def _model(run: Run) -> dict[str, Any]:
-    sizes = {name: run.arguments[name] for name in _DIMENSIONS if run.arguments.get(name)}
+def _model(source: Source) -> dict[str, Any]:
+    arguments = source.run.arguments
+    sizes = {name: arguments[name] for name in _DIMENSIONS if arguments.get(name)}
     try:
-        return {"decoder_block": model_of(run.arguments).decoder_block, **plain(sizes)}
+        family = detect(arguments, {key.parameter for key in source.tensors})
     except CheckpointError as error:
-        return {"decoder_block": None, "why": str(error), **plain(sizes)}
+        return {"family": None, "decoder_block": None, "why": str(error), **plain(sizes)}
+    found = {"family": family.name, "decoder_block": family.decoder_block}
+    return {**found, **({"why": family.refusal} if family.refusal else {}), **plain(sizes)}
 
 
 def _optimizer(source: Source, spec: MuonSpec | None) -> dict[str, Any]:
