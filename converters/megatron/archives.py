@@ -112,7 +112,7 @@ class _Storage:
     checksum: int
 
 
-class _Window(io.RawIOBase):
+class Window(io.RawIOBase):
     """Part of a file as a file of its own."""
 
     def __init__(self, file: BinaryIO, start: int, length: int) -> None:
@@ -139,14 +139,29 @@ class _Window(io.RawIOBase):
         return data
 
 
-def index(
+@dataclass(frozen=True)
+class Opened:
+    """An archive whose program is still to be loaded.
+
+    Attributes:
+      program: its pickle.
+      names: what the program's names lead to, ``Stored`` for tensors.
+      persistent_load: answers its references to storages.
+    """
+
+    program: bytes
+    names: pickles.Names
+    persistent_load: Callable[[Any], Any]
+
+
+def opened(
     file: Path,
     source: str,
     start: int = 0,
     length: int | None = None,
     opaque: tuple[str, ...] = (),
-) -> Any:
-    """The value that ``torch.save`` wrote at a place of a file, with its tensors left unread.
+) -> Opened:
+    """An archive at a place of a file.
 
     Args:
       file: that holds the archive.
@@ -154,19 +169,35 @@ def index(
       start, length: of the archive in bytes; to the end of the file if no length is given.
       opaque: qualified names that may become records beyond the known ones.
 
+    Raises:
+      CheckpointError: not an archive that ``torch.save`` wrote, or damaged.
+    """
+    try:
+        with file.open("rb") as stream:
+            length = file.stat().st_size - start if length is None else length
+            window = cast(BinaryIO, Window(stream, start, length))
+            return _opened(window, file, start, source, opaque)
+    except OSError as error:
+        raise CheckpointError(f"{file}: cannot be read: {error.strerror}") from error
+
+
+def index(
+    file: Path,
+    source: str,
+    start: int = 0,
+    length: int | None = None,
+    opaque: tuple[str, ...] = (),
+) -> Any:
+    """The value that ``torch.save`` wrote, with its tensors left unread; arguments as ``opened``.
+
     Returns:
       containers, numbers, strings, dtypes and records, with ``Stored`` for every tensor.
 
     Raises:
       CheckpointError: not such an archive, damaged, or a pickle that is refused.
     """
-    try:
-        with file.open("rb") as stream:
-            length = file.stat().st_size - start if length is None else length
-            window = cast(BinaryIO, _Window(stream, start, length))
-            return _index(window, file, start, source, opaque)
-    except OSError as error:
-        raise CheckpointError(f"{file}: cannot be read: {error.strerror}") from error
+    archive = opened(file, source, start, length, opaque)
+    return pickles.load(archive.program, archive.names, archive.persistent_load)
 
 
 def load(file: Path, source: str, opaque: tuple[str, ...] = ()) -> Any:
@@ -205,7 +236,9 @@ def _values(value: Any) -> Any:
     return value
 
 
-def _index(window: BinaryIO, file: Path, start: int, source: str, opaque: tuple[str, ...]) -> Any:
+def _opened(
+    window: BinaryIO, file: Path, start: int, source: str, opaque: tuple[str, ...]
+) -> Opened:
     try:
         archive = zipfile.ZipFile(window)
         prefix = _prefix(archive, source)
@@ -222,13 +255,8 @@ def _index(window: BinaryIO, file: Path, start: int, source: str, opaque: tuple[
             f"{source}: not an archive of torch.save ({error}); the file is damaged or cut short: "
             "copy it again"
         ) from error
-    return pickles.load(
-        program,
-        source,
-        extra=_rebuilders(file, source),
-        opaque=opaque,
-        persistent_load=_storage_finder(places, prefix, source),
-    )
+    names = pickles.Names(source, _rebuilders(file, source), opaque)
+    return Opened(program, names, _storage_finder(places, prefix, source))
 
 
 def numpy_dtype(name: str, source: str) -> np.dtype[Any]:

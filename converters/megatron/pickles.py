@@ -10,8 +10,8 @@ from __future__ import annotations
 import functools
 import io
 import pickle
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from converters.errors import CheckpointError
@@ -100,66 +100,80 @@ def is_record(value: Any, name: str) -> bool:
     return isinstance(value, Record) and value.qualified_name.rpartition(".")[2] == name
 
 
-class InertUnpickler(pickle.Unpickler):
-    """An unpickler that resolves names through a table of harmless factories.
+@dataclass(frozen=True)
+class Names:
+    """What the names in a pickle lead to.
 
-    Args:
-      file: binary stream.
-      source: what the messages call it.
+    Attributes:
+      source: what messages call the pickle.
       extra: further factories by qualified name (rebuilding of tensors).
       opaque: further qualified names that may become records.
     """
 
-    def __init__(
-        self,
-        file: io.BufferedIOBase | io.BytesIO,
-        source: str,
-        extra: dict[str, Callable[..., Any]] | None = None,
-        opaque: tuple[str, ...] = (),
-    ) -> None:
-        super().__init__(file)
-        self._source = source
-        self._factories = _FACTORIES | (extra or {})
-        self._opaque = opaque
+    source: str
+    extra: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    opaque: tuple[str, ...] = ()
 
-    def find_class(self, module: str, name: str, /) -> Any:
+    def find(self, module: str, name: str) -> Any:
+        """A dtype, a harmless factory or a class of records.
+
+        Raises:
+          CheckpointError: any other name.
+        """
         qualified = f"{module}.{name}"
         if module == "torch" and name in DTYPES:
             return DType(name)
-        if qualified in self._factories:
+        factory = self.extra.get(qualified) or _FACTORIES.get(qualified)
+        if factory is not None:
             # Fresh for each mention, so that a pickle cannot leave marks on it.
-            return _fresh(self._factories[qualified])
+            return _fresh(factory)
         if self._is_inert(module, qualified):
             return type(name, (Record,), {"qualified_name": qualified})
         raise CheckpointError(
-            f"{self._source}: refused, its pickle mentions {qualified}, which no Megatron "
+            f"{self.source}: refused, its pickle mentions {qualified}, which no Megatron "
             "checkpoint needs; nothing was executed. If it names a harmless class of your own "
             f"code, pass --opaque {qualified} to read it as an inert value"
         )
 
     def _is_inert(self, module: str, qualified: str) -> bool:
         package = module.partition(".")[0]
-        return package in INERT_PACKAGES or qualified in (*INERT_NAMES, *self._opaque)
+        return package in INERT_PACKAGES or qualified in (*INERT_NAMES, *self.opaque)
 
 
-def load(
-    data: bytes,
-    source: str,
-    extra: dict[str, Callable[..., Any]] | None = None,
-    opaque: tuple[str, ...] = (),
-    persistent_load: Callable[[Any], Any] | None = None,
-) -> Any:
+class InertUnpickler(pickle.Unpickler):
+    """An unpickler that resolves names through ``Names`` alone."""
+
+    def __init__(self, file: io.BytesIO, names: Names) -> None:
+        super().__init__(file)
+        self._names = names
+
+    def find_class(self, module: str, name: str, /) -> Any:
+        return self._names.find(module, name)
+
+
+def load(data: bytes, names: Names, persistent_load: Callable[[Any], Any] | None = None) -> Any:
     """The value of a pickle, made of containers, numbers, strings, dtypes and records.
 
     Raises:
       CheckpointError: a name that is refused, or bytes that are not a whole pickle.
     """
     stream = io.BytesIO(data)
-    unpickler = InertUnpickler(stream, source, extra, opaque)
+    unpickler = InertUnpickler(stream, names)
     if persistent_load is not None:
         unpickler.persistent_load = persistent_load  # type: ignore[method-assign]
+    value = loaded(unpickler.load, names.source)
+    if stream.tell() != len(data):
+        raise CheckpointError(
+            f"{names.source}: {len(data) - stream.tell()} bytes follow its pickle: the file is "
+            "damaged, copy it again"
+        )
+    return value
+
+
+def loaded(load: Callable[[], Any], source: str) -> Any:
+    """What ``load`` returns, with CheckpointError for whatever it raises."""
     try:
-        value = unpickler.load()
+        return load()
     except CheckpointError:
         raise
     # A damaged or hostile stream can fail in any way that the opcodes admit.
@@ -168,12 +182,6 @@ def load(
             f"{source}: not a readable pickle ({type(error).__name__}: {error}); the file is "
             "damaged or cut short: copy it again"
         ) from error
-    if stream.tell() != len(data):
-        raise CheckpointError(
-            f"{source}: {len(data) - stream.tell()} bytes follow its pickle: the file is damaged, "
-            "copy it again"
-        )
-    return value
 
 
 def _member(owner: Any, name: Any) -> Any:

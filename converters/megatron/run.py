@@ -107,10 +107,15 @@ def _step(checkpoint: Checkpoint) -> int | None:
     return int(counts[keys[0]]) if keys else None
 
 
+def is_distributed_groups(key: str) -> bool:
+    """Whether an entry holds the groups of a distributed optimizer with flat buffers."""
+    return _DISTRIBUTED.fullmatch(key) is not None
+
+
 def _distributed(checkpoint: Checkpoint) -> list[OptimizerState]:
     found = []
     for key in checkpoint.blobs:
-        if _DISTRIBUTED.fullmatch(key):
+        if is_distributed_groups(key):
             value = _unwrapped(read_blob(checkpoint, key))
             if not isinstance(value, dict):
                 raise CheckpointError(f"{checkpoint.folder}: {key} is no optimizer's state")

@@ -50,7 +50,8 @@ def open_checkpoint(path: Path, opaque: tuple[str, ...] = ()) -> Checkpoint:
 def open_index(folder: Path, opaque: tuple[str, ...] = ()) -> Checkpoint:
     """Open the folder of an iteration, of this format or another with a ``.metadata`` file."""
     index = folder / ".metadata"
-    metadata = pickles.load(folders.read(index), str(index), opaque=opaque)
+    names = pickles.Names(str(index), opaque=opaque)
+    metadata = pickles.load(folders.read(index), names)
     if not pickles.is_record(metadata, "Metadata"):
         raise CheckpointError(f"{index}: not the metadata of a distributed checkpoint")
     try:

@@ -1,0 +1,280 @@
+"""Write a torch_dist checkpoint that has another one's entries and new values.
+
+Names, pieces, arguments, random numbers and everything else that MaxText has no idea of come from
+the checkpoint that it is like; only tensors, their checksums and the run's counts are new.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from converters import commit
+from converters.errors import CheckpointError
+from converters.source import Key, Source, State
+
+from . import archives, folders, names, numbers, pickles, zips
+from .integrity import sound
+from .keys import torch_dist_keys
+from .open import open_source
+from .pieces import Piece
+from .progress import Position, moved, position_of, set_position
+from .run import COMMON_ENTRY, COMMON_FILE, is_distributed_groups
+from .torch_dist import Checkpoint, open_index
+
+Array = NDArray[Any]
+Values = Mapping[Key, Callable[[], Array]]
+
+_DESCRIPTION = "metadata.json"
+# SHA-256 of every file, where Megatron was asked for it.
+_MANIFEST = "integrity.json"
+_BLOCK = 1 << 20
+
+
+@dataclass
+class _Job:
+    """One checkpoint being written; the last value is kept, since its pieces follow each other."""
+
+    source: Source
+    checkpoint: Checkpoint
+    keys: Mapping[str, tuple[State, str]]
+    values: Values
+    position: Position
+    last: dict[Key, Array] = field(default_factory=dict)
+
+    def value(self, key: Key) -> Array:
+        if key not in self.last:
+            self.last.clear()
+            value = self.values[key]()
+            if value.shape != self.source.tensors[key].shape:
+                raise CheckpointError(
+                    f"{key}: a value of shape {value.shape} for {self.source.tensors[key].shape}"
+                )
+            self.last[key] = sound(value, key, ("the value to write",))
+        return self.last[key]
+
+
+def write_torch_dist(
+    like: Path,
+    root: Path,
+    values: Values,
+    *,
+    like_iteration: int | None = None,
+    iteration: int | None = None,
+    adam_step: int | None = None,
+    opaque: tuple[str, ...] = (),
+) -> Path:
+    """Write ``iter_XXXXXXX`` into ``root``, and then the tracker file that makes it the latest.
+
+    Args:
+      like: checkpoint to take everything but the values from, folder of an iteration or above.
+      root: an existing folder without that iteration. The iteration appears in it complete or not
+        at all.
+      values: how to make every tensor of ``open_source(like)``; its shape, any floating dtype. A
+        value is rounded to the dtype on disk. Called once for each run of pieces on disk.
+      like_iteration: of ``like``, if not its latest.
+      iteration: finished steps, if others than those of ``like``.
+      adam_step: Adam's count; by default it moves as far as ``iteration`` does.
+      opaque: as for ``open_source``.
+
+    Returns:
+      the iteration's folder.
+
+    Raises:
+      CheckpointError: ``like`` cannot be read or is of another format, a value is missing, of
+        another shape or not finite, or a folder is in the way.
+    """
+    job = _job(like, like_iteration, values, iteration, adam_step, opaque)
+    folder = root / f"iter_{job.position.iteration:07d}"
+    growing = root / f".{folder.name}.writing"
+    if folder.exists():
+        raise CheckpointError(f"{folder}: exists: choose another folder")
+    shutil.rmtree(growing, ignore_errors=True)
+    try:
+        growing.mkdir()
+        _write(job, growing)
+        commit.sync(growing)
+        growing.rename(folder)
+        tracker = root / f".{folders.TRACKER}.writing"
+        tracker.write_text(str(job.position.iteration))
+        tracker.replace(root / folders.TRACKER)
+        commit.sync(root)
+    except OSError as error:
+        raise CheckpointError(f"{root}: cannot be written: {error.strerror}") from error
+    finally:
+        shutil.rmtree(growing, ignore_errors=True)
+    return folder
+
+
+def _job(
+    like: Path,
+    like_iteration: int | None,
+    values: Values,
+    iteration: int | None,
+    adam_step: int | None,
+    opaque: tuple[str, ...],
+) -> _Job:
+    source = open_source(like, iteration=like_iteration, opaque=opaque)
+    if source.format != "torch_dist":
+        raise CheckpointError(
+            f"{source.folder}: format {source.format}, only torch_dist can be written: pass a "
+            "checkpoint saved with --ckpt-format torch_dist (a distributed optimizer's with "
+            "--dist-ckpt-optim-fully-reshardable)"
+        )
+    missing, unknown = source.tensors.keys() - values.keys(), values.keys() - source.tensors.keys()
+    for odd, what in ((missing, "no value for it"), (unknown, "no such tensor in the checkpoint")):
+        if odd:
+            raise CheckpointError(f"{min(odd)}: {what} ({len(odd)} such): {source.folder}")
+    now = position_of(source.run)
+    position = moved(source.run, now.iteration if iteration is None else iteration, adam_step)
+    checkpoint = open_index(source.folder, opaque)
+    return _Job(source, checkpoint, torch_dist_keys(checkpoint, True), values, position)
+
+
+def _write(job: _Job, folder: Path) -> None:
+    """Every file; ``.metadata`` follows the places of entries whose size has changed."""
+    places: dict[tuple[str, tuple[int, ...]], tuple[int, int]] = {}
+    by_file: dict[Path, list[tuple[Piece, str]]] = {}
+    entries = [(p, key) for key, e in job.checkpoint.tensors.items() for p in e.pieces]
+    for piece, key in entries + [(p, key) for key, p in job.checkpoint.blobs.items()]:
+        by_file.setdefault(piece.file, []).append((piece, key))
+    for file, held in by_file.items():
+        with file.open("rb") as old, (folder / file.name).open("w+b") as new:
+            for piece, key in sorted(held, key=lambda pair: pair[0].start):
+                start = new.tell()
+                _entry(job, piece, key, old, new)
+                new.seek(0, 2)
+                places[key, piece.offsets] = start, new.tell() - start
+    common = job.source.folder / COMMON_FILE
+    if common.is_file():
+        data = set_position(
+            common.read_bytes(), (common, str(common), 0), job.checkpoint.opaque, job.position
+        )
+        (folder / COMMON_FILE).write_bytes(data)
+    (folder / ".metadata").write_bytes(_index(job, places))
+    shutil.copyfile(job.source.folder / _DESCRIPTION, folder / _DESCRIPTION)
+    if (job.source.folder / _MANIFEST).is_file():
+        _write_manifest(folder)
+
+
+def _entry(job: _Job, piece: Piece, key: str, old: BinaryIO, new: BinaryIO) -> None:
+    """Append one entry to the file."""
+    if key in job.keys:
+        start = new.tell()
+        _copy(old, piece, new)
+        _put(job, piece, key, new, start)
+    elif key == COMMON_ENTRY or is_distributed_groups(key):
+        old.seek(piece.start)
+        archive = old.read(piece.length)
+        place = piece.file, f"{piece.file}: {key}", piece.start
+        new.write(set_position(archive, place, job.checkpoint.opaque, job.position))
+    else:
+        _copy(old, piece, new)
+
+
+def _copy(old: BinaryIO, piece: Piece, new: BinaryIO) -> None:
+    old.seek(piece.start)
+    left = piece.length
+    while left:
+        block = old.read(min(left, _BLOCK))
+        if not block:
+            raise CheckpointError(f"{piece.file}: cut short while it was copied")
+        new.write(block)
+        left -= len(block)
+
+
+def _put(job: _Job, piece: Piece, key: str, new: BinaryIO, start: int) -> None:
+    """Overwrite the storage of a copied tensor, and its checksums."""
+    source = f"{piece.file}: {key}"
+    stored = archives.index(piece.file, source, piece.start, piece.length)
+    if not isinstance(stored, archives.Stored) or stored.shape != piece.sizes:
+        raise CheckpointError(f"{source}: no tensor of shape {piece.sizes}")
+    new.flush()
+    window = cast(BinaryIO, archives.Window(new, start, piece.length))
+    slot = next(s for s in zips.slots(window).values() if s.start == stored.start - piece.start)
+    content = _content(stored, _piece_values(job, piece, key, stored.dtype))
+    new.seek(start + slot.start)
+    new.write(content)
+    for position in slot.sums:
+        new.seek(start + position)
+        new.write(zips.checksum(content))
+
+
+def _content(stored: archives.Stored, values: Array) -> bytearray | memoryview:
+    """The storage's bytes with the tensor's elements replaced."""
+    if values.nbytes == stored.size and stored.strides == _contiguous(values.shape):
+        return values.reshape(-1).view(np.uint8).data
+    with stored.file.open("rb") as file:
+        file.seek(stored.start)
+        storage = bytearray(file.read(stored.size))
+    strides = tuple(s * stored.dtype.itemsize for s in stored.strides)
+    offset = stored.offset * stored.dtype.itemsize
+    np.ndarray(stored.shape, stored.dtype, storage, offset, strides)[...] = values
+    return storage
+
+
+def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))
+
+
+def _piece_values(job: _Job, piece: Piece, key: str, dtype: np.dtype[Any]) -> Array:
+    """What a piece of a tensor is to hold, in the dtype on disk."""
+    state, model_key = job.keys[key]
+    name = names.parse(model_key)
+    whole = np.empty(piece.sizes, dtype)
+    if not name.is_stacked:
+        whole[...] = _cut(job.value(Key(name.parameter, state)), name, piece, 0)
+        return whole
+    for i in range(piece.sizes[0]):
+        layer = Key(name.of_layer(piece.offsets[0] + i), state)
+        whole[i] = _cut(job.value(layer), name, piece, 1)
+    return whole
+
+
+def _cut(value: Array, name: names.Name, piece: Piece, first: int) -> Array:
+    """The part of a parameter that a key and then a piece of it hold."""
+    if name.expert is not None:
+        value = value[name.expert]
+    if name.half is not None:
+        value = np.split(value, 2, axis=-1 if name.parameter.endswith(".bias") else -2)[name.half]
+    spans = zip(piece.offsets[first:], piece.sizes[first:], strict=True)
+    return value[tuple(slice(o, o + n) for o, n in spans)]
+
+
+def _index(job: _Job, places: Mapping[tuple[str, tuple[int, ...]], tuple[int, int]]) -> bytes:
+    """``.metadata``, byte for byte unless an entry has moved."""
+    file = job.source.folder / ".metadata"
+    program = folders.read(file)
+    unframed = numbers.without_frames(program, str(file))
+    read = numbers.locate(unframed, pickles.Names(str(file), opaque=job.checkpoint.opaque))
+    changes: list[tuple[numbers.Number, float]] = []
+    for index, info in read.attributes["storage_data"].items():
+        key, offsets = index.attributes["fqn"], tuple(index.attributes.get("offset") or ())
+        found = info.attributes["offset"], info.attributes["length"]
+        changes += [
+            (old, new)
+            for old, new in zip(found, places.get((key, offsets), found), strict=True)
+            if old != new
+        ]
+    return numbers.replaced(unframed, changes) if changes else program
+
+
+def _write_manifest(folder: Path) -> None:
+    files = {}
+    for file in sorted(folder.iterdir()):
+        with file.open("rb") as stream:
+            files[file.name] = hashlib.file_digest(stream, "sha256").hexdigest()
+    content = json.dumps({"algorithm": "sha256", "files": files}, indent=2)
+    (folder / _MANIFEST).write_text(content)
