@@ -6,23 +6,21 @@ a piece of the file that can be mapped. bfloat16 and float8 are ml_dtypes'.
 
 from __future__ import annotations
 
-import functools
-import io
 import struct
 import sys
 import zipfile
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from converters.errors import CheckpointError
 
 from . import pickles
+from .stored import Stored as Stored
+from .stored import Window
 
 # torch.FloatStorage and its like, which older pickles name instead of a dtype.
 _STORAGES = {
@@ -41,102 +39,12 @@ _LOCAL_HEADER = struct.Struct("<4s5H3I2H")
 _END = struct.Struct("<4s4H2IH")
 
 
-# Blocks in which a stored tensor is read to check its sum: the check itself needs no memory.
-_BLOCK = 1 << 20
-
-
-@dataclass(frozen=True)
-class Stored:
-    """A tensor that lies in a file, unread.
-
-    Attributes:
-      shape, strides, offset: of the tensor in its storage, in elements.
-      dtype: NumPy's.
-      file, start, size: where the storage's bytes lie.
-      checksum: CRC-32 of the storage.
-      source: what messages call it.
-    """
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset: int
-    dtype: np.dtype[Any]
-    file: Path
-    start: int
-    size: int
-    checksum: int
-    source: str
-
-    def read(self) -> NDArray[Any]:
-        """The values as a read-only view of the mapped file, once its bytes are known to be whole.
-
-        Raises:
-          CheckpointError: the bytes are not those that were written.
-        """
-        if 0 in self.shape:
-            return np.empty(self.shape, self.dtype)
-        try:
-            stamp = self.file.stat().st_mtime_ns
-            _verify(self.file, stamp, self.start, self.size, self.checksum, self.source)
-            raw = np.memmap(self.file, np.uint8, "r", self.start, (self.size,))
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"{self.source}: cannot be read: {error}") from error
-        strides = tuple(s * self.dtype.itemsize for s in self.strides)
-        start = self.offset * self.dtype.itemsize
-        return np.ndarray(self.shape, self.dtype, raw.view(np.ndarray), start, strides)
-
-
-@functools.lru_cache(maxsize=1 << 16)
-def _verify(file: Path, _stamp: int, start: int, size: int, checksum: int, source: str) -> None:
-    """Raise unless the bytes have this CRC-32; asked again about an unchanged file, do not read."""
-    found, left = 0, size
-    with file.open("rb") as stream:
-        stream.seek(start)
-        while left:
-            block = stream.read(min(left, _BLOCK))
-            if not block:
-                raise CheckpointError(f"{source}: {file.name} is cut short: copy it again")
-            found, left = zlib.crc32(block, found), left - len(block)
-    if found != checksum:
-        raise CheckpointError(
-            f"{source}: bytes {start} to {start + size} of {file} are damaged (CRC-32 "
-            f"{found:08x}, written as {checksum:08x}): copy the file again"
-        )
-
-
 @dataclass(frozen=True)
 class _Storage:
     dtype: np.dtype[Any]
     start: int
     size: int
     checksum: int
-
-
-class Window(io.RawIOBase):
-    """Part of a file as a file of its own."""
-
-    def __init__(self, file: BinaryIO, start: int, length: int) -> None:
-        self._file, self._start, self._length, self._at = file, start, length, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = 0, /) -> int:
-        self._at = max(0, offset + (0, self._at, self._length)[whence])
-        return self._at
-
-    def read(self, size: int = -1, /) -> bytes:
-        left = max(0, self._length - self._at)
-        self._file.seek(self._start + self._at)
-        data = self._file.read(left if size < 0 else min(size, left))
-        self._at += len(data)
-        return data
 
 
 @dataclass(frozen=True)

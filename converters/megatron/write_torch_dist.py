@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from .open import open_source
 from .pieces import Piece
 from .progress import Position, moved, position_of, set_position
 from .run import COMMON_ENTRY, COMMON_FILE, is_distributed_groups
+from .stored import Window
 from .torch_dist import Checkpoint, open_index
 
 Array = NDArray[Any]
@@ -103,15 +105,22 @@ def write_torch_dist(
         _write(job, growing)
         commit.sync(growing)
         growing.rename(folder)
-        tracker = root / f".{folders.TRACKER}.writing"
-        tracker.write_text(str(job.position.iteration))
-        tracker.replace(root / folders.TRACKER)
-        commit.sync(root)
+        _track(root, job.position.iteration)
     except OSError as error:
         raise CheckpointError(f"{root}: cannot be written: {error.strerror}") from error
     finally:
         shutil.rmtree(growing, ignore_errors=True)
     return folder
+
+
+def _track(root: Path, iteration: int) -> None:
+    """Make the iteration the latest one, at once."""
+    tracker = root / f".{folders.TRACKER}.writing"
+    with tracker.open("w") as stream:
+        stream.write(str(iteration))
+        stream.flush()
+        os.fsync(stream.fileno())
+    tracker.replace(root / folders.TRACKER)
 
 
 def _job(
@@ -198,7 +207,7 @@ def _put(job: _Job, piece: Piece, key: str, new: BinaryIO, start: int) -> None:
     if not isinstance(stored, archives.Stored) or stored.shape != piece.sizes:
         raise CheckpointError(f"{source}: no tensor of shape {piece.sizes}")
     new.flush()
-    window = cast(BinaryIO, archives.Window(new, start, piece.length))
+    window = cast(BinaryIO, Window(new, start, piece.length))
     slot = next(s for s in zips.slots(window).values() if s.start == stored.start - piece.start)
     content = _content(stored, _piece_values(job, piece, key, stored.dtype))
     new.seek(start + slot.start)

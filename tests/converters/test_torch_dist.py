@@ -24,13 +24,15 @@ from .hostile import DATA, DISTRIBUTED, copy
 def test_every_tensor_is_what_torch_reads(name: str) -> None:
     checkpoint = open_index(resolve(DATA / name))
     assert len(checkpoint.tensors) > 20
-    for key, entry in checkpoint.tensors.items():
-        expected = {key: torch.empty(entry.shape, dtype=getattr(torch, entry.dtype))}
-        reader = dcp.FileSystemReader(checkpoint.folder)
-        dcp.load(expected, storage_reader=reader, no_dist=True)
+    expected = {
+        key: torch.empty(entry.shape, dtype=getattr(torch, entry.dtype))
+        for key, entry in checkpoint.tensors.items()
+    }
+    dcp.load(expected, storage_reader=dcp.FileSystemReader(checkpoint.folder), no_dist=True)
+    for key, tensor in expected.items():
         # torch gives NumPy no bfloat16; float64 holds it exactly.
         found = read_tensor(checkpoint, key).astype(np.float64)
-        np.testing.assert_array_equal(found, expected[key].double().numpy())
+        np.testing.assert_array_equal(found, tensor.double().numpy())
 
 
 @pytest.mark.parametrize("name", DISTRIBUTED)
