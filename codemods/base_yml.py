@@ -19,7 +19,8 @@ from muon_fork.spec import MuonSpec
 
 Scalar = str | int | float | bool | None
 
-_ENTRY = re.compile(r"^(?P<key>[A-Za-z_][\w.-]*):(?:[ \t]+(?P<rest>.*?))?[ \t]*\r?$")
+_ENTRY = re.compile(r"^(?P<key>[A-Za-z_][\w.-]*)[ \t]*:(?:[ \t]+(?P<rest>.*?))?[ \t]*\r?$")
+_QUOTED_KEY = re.compile(r"""^(?P<q>['"])(?P<key>\w+)(?P=q)[ \t]*:""")
 _QUOTED = re.compile(r"""(?P<q>['"]).*?(?P=q)""")
 _COMMENT = re.compile(r"(?:^|[ \t])#.*$")
 _NONE = {"", "~", "null", "none"}
@@ -93,11 +94,16 @@ def damage(before: str, after: str, path: str) -> list[Problem]:
     return problems + _tabs_added(before, after, path)
 
 
-def doubled(text: str, path: str) -> list[Problem]:
-    """Keys of ours that the file holds twice: which of them counts is the user's to say."""
+def unclear(text: str, path: str) -> list[Problem]:
+    """Keys of ours that the file holds twice (which of them counts is the user's to say) or in
+    quotes (no edit would find them)."""
     seen: dict[str, int] = {}
-    problems = []
-    ours = {row.key for row in CONFIG_KEYS}
+    ours = {row.key for row in CONFIG_KEYS} | {CONSISTENT_RMS}
+    problems = [
+        Problem(f"write the key {found['key']} without quotes", path, number)
+        for number, line in enumerate(text.split("\n"), 1)
+        if (found := _QUOTED_KEY.match(line)) and found["key"] in ours
+    ]
     for entry in entries(text):
         if entry.key in seen and entry.key in ours:
             message = f"{entry.key} is also on line {seen[entry.key]}: keep one of them"

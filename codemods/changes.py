@@ -14,6 +14,10 @@ from codemods.errors import MigrateError, Problem
 Undo = Callable[[], None]
 
 
+class NotPutBack(MigrateError):
+    """Writing failed, and so did putting everything back: the tree is neither old nor new."""
+
+
 @dataclass(frozen=True)
 class Change:
     """A file before and after; None is no file.
@@ -60,22 +64,33 @@ def transaction() -> Iterator[list[Undo]]:
     """Collect undo steps; on any failure run them backwards.
 
     Raises:
-      MigrateError: the body failed for a reason of the file system; all is as it was before, or the
-        problems say what is not.
+      MigrateError: the body failed for a reason of the file system; all is as it was before.
+      NotPutBack: it failed, and the problems say what is not as it was. An outer transaction then
+        stays as it is, for it wrote what a later undo needs.
     """
     steps: list[Undo] = []
     try:
         yield steps
+    except NotPutBack:
+        raise
     except BaseException as error:
         failures = list(_roll_back(steps))
         if isinstance(error, OSError):
-            where = str(error.filename) if error.filename else None
+            where = _place(error)
             reason = error.strerror or str(error)
-            state = "not everything could be put back" if failures else "nothing was changed"
-            raise MigrateError(Problem(f"{reason}; {state}", where), *failures) from None
+            if failures:
+                problem = Problem(f"{reason}; not everything could be put back", where)
+                raise NotPutBack(problem, *failures) from None
+            raise MigrateError(Problem(f"{reason}; nothing was changed", where)) from None
         if failures:
-            raise MigrateError(Problem(str(error)), *failures) from error
+            raise NotPutBack(Problem(str(error) or "interrupted"), *failures) from error
         raise
+
+
+def _place(error: OSError) -> str | None:
+    """The file that the user knows: a rename names its target second."""
+    place = error.filename2 or error.filename
+    return str(place) if place else None
 
 
 def _roll_back(steps: list[Undo]) -> Iterator[Problem]:
@@ -83,7 +98,7 @@ def _roll_back(steps: list[Undo]) -> Iterator[Problem]:
         try:
             steps.pop()()
         except OSError as error:
-            where = str(error.filename) if error.filename else None
+            where = _place(error)
             yield Problem(f"could not be put back: {error.strerror or error}", where)
 
 
@@ -118,7 +133,7 @@ def _stage(change: Change, undo: list[Undo]) -> Path:
     temporary = temporary_name(change.path)
     undo.append(lambda: temporary.unlink(missing_ok=True))
     assert change.after is not None
-    _write(temporary, change.after)
+    _write(temporary, change.after, change.path)
     if change.path.exists():
         _take_after(temporary, change.path.stat())
     if change.mode is not None:
@@ -144,7 +159,7 @@ def _restorer(path: Path, data: bytes) -> Undo:
         if path.exists() and path.stat().st_ino == seen.st_ino:
             return  # Never replaced.
         temporary = temporary_name(path)
-        _write(temporary, data)
+        _write(temporary, data, path)
         _take_after(temporary, seen)
         os.utime(temporary, ns=(seen.st_atime_ns, seen.st_mtime_ns))
         os.replace(temporary, path)
@@ -152,12 +167,16 @@ def _restorer(path: Path, data: bytes) -> Undo:
     return restore
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write(path: Path, data: bytes, target: Path) -> None:
     path.unlink(missing_ok=True)
-    with open(path, "xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with open(path, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        error.filename = str(target)  # A full disk names none, and nobody knows the temporary one.
+        raise
 
 
 def _take_after(path: Path, seen: os.stat_result) -> None:

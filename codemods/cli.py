@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from collections.abc import Iterable, Sequence
@@ -174,11 +175,14 @@ def list_fixers(as_json: bool) -> int:
 
 
 def _show(document: dict[str, Any], lines: Iterable[str], as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps(document, indent=1))
-        return
-    for line in lines:
-        click.echo(line)
+    try:
+        for line in (json.dumps(document, indent=1),) if as_json else lines:
+            click.echo(line)
+    except OSError as error:  # What was done is done: the exit code stays the command's.
+        if not isinstance(error, BrokenPipeError):
+            reason = error.strerror or error
+            click.echo(f"muon-migrate: the result could not be printed: {reason}", err=True)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complain(problems: Sequence[Problem], command: str | None, as_json: bool) -> None:
@@ -190,6 +194,13 @@ def _complain(problems: Sequence[Problem], command: str | None, as_json: bool) -
         click.echo(f"muon-migrate: {problem}", err=True)
 
 
+def _stop_politely() -> None:
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:  # else nohup
+            signal.signal(number, _stop)
+
+
 def _stop(number: int, frame: object) -> NoReturn:
     """A polite kill goes the way of an exception, so that a half-done write is rolled back."""
     raise SystemExit(128 + number)
@@ -199,7 +210,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Entry point; exits with the command's code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if argv is None:
-        signal.signal(signal.SIGTERM, _stop)
+        _stop_politely()
     try:
         code = cli.main(arguments, prog_name="muon-migrate", standalone_mode=False)
     except MigrateError as error:

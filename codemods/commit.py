@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from codemods import probe
 from codemods import record as records
-from codemods.changes import Change, make_directories, obstacles, transaction, write_all
-from codemods.errors import MigrateError, Problem
+from codemods.changes import Change, make_directories, transaction, write_all
 from codemods.fork_copy import tool_identity
+from codemods.guard import check_ground, sole_writer
 from codemods.layout import Layout
 from codemods.prepare import Applied
 from codemods.record import FileRecord, Record, digest
@@ -28,11 +27,17 @@ def write(applied: Applied, python: str | None) -> None:
 
     Raises:
       MigrateError: something is in the way or failed; the tree is as it was.
+      NotPutBack: it failed, and so did the way back; the originals are kept.
     """
+    with sole_writer(applied.plan.layout):
+        _write(applied, python)
+
+
+def _write(applied: Applied, python: str | None) -> None:
     plan = applied.plan
     layout = plan.layout
     if not plan.changes:
-        if python:
+        if python is not None:
             probe.build_optimizer(python, plan)
         return
     check_ground(layout, plan.changes)
@@ -40,31 +45,18 @@ def write(applied: Applied, python: str | None) -> None:
     package = layout.package
     with transaction() as undo:
         parents = [c.path.parent for c in plan.changes] + [package / records.STATE_DIRECTORY]
-        created = make_directories(list(dict.fromkeys(parents)), undo)
+        created = records.leftovers(layout)
+        created += make_directories(list(dict.fromkeys(parents)), undo)
         kept = [*record.directories, *(records.key_of(layout, p) for p in created)]
         record = dataclasses.replace(record, directories=tuple(dict.fromkeys(kept)))
         state = _state_changes(applied, record, "applying")
         make_directories([c.path.parent for c in state], undo)
         write_all(state, undo)
-        write_all(plan.changes, undo)
-        if python:
-            probe.build_optimizer(python, plan)
-        write_all(_state_changes(applied, record, "applied"), undo)
-
-
-def check_ground(layout: Layout, changes: Sequence[Change]) -> None:
-    """Raise with everything that is in the way of writing, before the first byte is written."""
-    problems = [dataclasses.replace(p, path=_shown(layout, p)) for p in obstacles(changes)]
-    for change in changes:
-        if records.read(change.path) != change.before:
-            name = layout.relative(change.path)
-            problems.append(Problem("changed while muon-migrate was reading: try again", name))
-    if problems:
-        raise MigrateError(*dict.fromkeys(problems))
-
-
-def _shown(layout: Layout, problem: Problem) -> str | None:
-    return layout.relative(Path(problem.path)) if problem.path else None
+        with transaction() as undo_targets:
+            write_all(plan.changes, undo_targets)
+            if python is not None:
+                probe.build_optimizer(python, plan)
+            write_all(_state_changes(applied, record, "applied"), undo_targets)
 
 
 def _next_record(applied: Applied) -> Record:

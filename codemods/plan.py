@@ -143,8 +143,8 @@ def _line_before(original: str, text: str, line: int | None) -> int | None:
 def _damage(path: Path, source: Source, text: str, name: str) -> list[Problem]:
     """What the rewritten text would break; nothing of it may reach the disk."""
     if path.suffix != ".py":
-        doubled = base_yml.doubled(source.text, name)
-        return doubled or base_yml.damage(source.text, text, name)
+        unclear = base_yml.unclear(source.text, name)
+        return unclear or base_yml.damage(source.text, text, name)
     if text == source.text:
         return []
     try:

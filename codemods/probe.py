@@ -48,7 +48,7 @@ def build_optimizer(python: str, plan: Plan) -> None:
     }
     try:
         answer = subprocess.run(
-            [python, "-c", _SCRIPT],
+            [_executable(python), "-c", _SCRIPT],
             input=json.dumps(job),
             capture_output=True,
             text=True,
@@ -58,8 +58,14 @@ def build_optimizer(python: str, plan: Plan) -> None:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise MigrateError(Problem(f"--python cannot be run: {error}", python)) from None
+        message = f"--python {python!r} cannot be run: {error}"
+        raise MigrateError(Problem(message)) from None
     if answer.returncode:
         lines = answer.stderr.strip().splitlines() or [f"exit {answer.returncode}"]
         message = f"the migrated optimizer does not run there, nothing was kept: {lines[-1]}"
         raise MigrateError(Problem(message, python))
+
+
+def _executable(python: str) -> str:
+    """A path holds in the user's directory, a bare name is looked up in PATH."""
+    return os.path.abspath(python) if os.path.dirname(python) else python

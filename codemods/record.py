@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Mapping
@@ -114,6 +115,21 @@ def read(path: Path) -> bytes | None:
         return None
 
 
+def leftovers(layout: Layout) -> list[Path]:
+    """Directories of an apply that was killed before it had written a manifest; nothing else is in
+    them."""
+    state, fork = layout.package / STATE_DIRECTORY, layout.package / FORK
+    if not state.is_dir() or (layout.package / MANIFEST).exists():
+        return []
+    chain = [state, fork, fork.parent]
+    found = [state]
+    for inner, outer in itertools.pairwise(chain):
+        if os.listdir(outer) != [inner.name]:
+            break
+        found.append(outer)
+    return found
+
+
 def dump(record: Record) -> bytes:
     """The manifest's bytes."""
     document = {"format": FORMAT, **dataclasses.asdict(record)}
@@ -133,7 +149,7 @@ def load(layout: Layout) -> Record | None:
         return None
     try:
         record = _parse(json.loads(data))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         message = f"the manifest is unreadable ({error}); take the files back with git"
         raise MigrateError(Problem(message, layout.relative(path))) from None
     outside = [k for k in record.files if not path_of(layout, k).is_relative_to(layout.root)]
@@ -151,14 +167,32 @@ def _parse(document: Any) -> Record:
         raise ValueError(f"state {document['state']!r}")
     return Record(
         state=document["state"],
-        tool=document["tool"],
-        reference=document["reference"],
-        settings=document["settings"],
-        fixers=tuple(document["fixers"]),
-        files={key: FileRecord(**row) for key, row in document["files"].items()},
-        unchanged=dict(document["unchanged"]),
-        directories=tuple(document["directories"]),
+        tool=_text(document["tool"]),
+        reference=_text(document["reference"]),
+        settings=dict(document["settings"]),
+        fixers=tuple(map(_text, document["fixers"])),
+        files={key: _file_record(row) for key, row in document["files"].items()},
+        unchanged={key: _text(value) for key, value in document["unchanged"].items()},
+        directories=tuple(map(_text, document["directories"])),
     )
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"expected a text, found {value!r}")
+    return value
+
+
+def _file_record(row: Any) -> FileRecord:
+    found = FileRecord(**row)
+    for value in (found.before, found.after, found.replaced):
+        if value is not None:
+            _text(value)
+    if not (type(found.mode) is type(found.mtime_ns) is int and type(found.edited) is bool):
+        raise TypeError(f"expected numbers and a truth value, found {row!r}")
+    if not (0 <= found.mode <= 0o7777 and 0 <= found.mtime_ns < 2**63):
+        raise ValueError(f"impossible mode or time: {row!r}")
+    return found
 
 
 def changed_since(layout: Layout, record: Record) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -100,7 +101,7 @@ def applied_lines(applied: Applied, is_written: bool) -> Iterator[str]:
         yield from (f"  {field}: {other} instead of {own}" for field, (own, other) in rows)
     yield from (f"note: {note}" for note in applied.notes)
     if is_written and plan.changes:
-        yield f"take it back with: muon-migrate revert {plan.layout.root}"
+        yield f"take it back with: muon-migrate revert {shlex.quote(str(plan.layout.root))}"
 
 
 def _change_lines(plan: Plan, modal: str) -> Iterator[str]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
+from pathlib import Path
 
 from codemods import record as records
 from codemods.changes import Change, temporary_name, transaction, write_all
-from codemods.commit import check_ground
 from codemods.errors import MigrateError, Problem
+from codemods.guard import check_ground, sole_writer
 from codemods.layout import Layout
 from codemods.record import FileRecord, Record, digest
 from codemods.state import TreeState
@@ -63,23 +64,31 @@ def revert(layout: Layout, state: TreeState, changes: Sequence[Change]) -> list[
 
     Raises:
       MigrateError: something is in the way or failed; the tree is as it was.
+      NotPutBack: it failed, and so did the way back; the originals are kept.
     """
-    record = state.record
+    with sole_writer(layout):
+        return _revert(layout, state.record, changes)
+
+
+def _revert(layout: Layout, record: Record | None, changes: Sequence[Change]) -> list[str]:
     if record is None:
-        return []
+        folders = records.leftovers(layout)
+        if folders:
+            shutil.rmtree(layout.package / records.STATE_DIRECTORY)
+        return _remove_directories(layout, folders)
     check_ground(layout, changes)
     with transaction() as undo:
         write_all(changes, undo)
     for key in record.files:  # Left behind by an apply that was killed.
         temporary_name(records.path_of(layout, key)).unlink(missing_ok=True)
     shutil.rmtree(layout.package / records.STATE_DIRECTORY)
-    return _remove_directories(layout, record)
+    paths = [records.path_of(layout, key) for key in record.directories]
+    return _remove_directories(layout, paths)
 
 
-def _remove_directories(layout: Layout, record: Record) -> list[str]:
+def _remove_directories(layout: Layout, paths: Sequence[Path]) -> list[str]:
     left = []
-    paths = {records.path_of(layout, key) for key in record.directories}
-    for path in sorted(paths, key=lambda p: len(p.parts), reverse=True):
+    for path in sorted(set(paths), key=lambda p: len(p.parts), reverse=True):
         if not path.is_dir():
             continue
         shutil.rmtree(path / "__pycache__", ignore_errors=True)

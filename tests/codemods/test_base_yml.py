@@ -70,6 +70,16 @@ def test_damage_sees_lost_doubled_and_tabbed_lines() -> None:
     assert "tab" in str(base_yml.damage(before, before + "\tc: 1\n", "f"))
 
 
+def test_a_space_before_the_colon_is_no_part_of_the_key() -> None:
+    assert base_yml.values("muon_beta : 0.95\n") == {"muon_beta": 0.95}
+
+
+@pytest.mark.parametrize("line", ['"muon_beta": 0.9', "'adam_eps' : 1.0e-8"])
+def test_a_key_of_ours_in_quotes_is_refused_with_its_line(line: str) -> None:
+    (problem,) = base_yml.unclear(f"x: 1\n{line}\n'run_name': a\n", "f")
+    assert "f:2: write the key" in str(problem)
+
+
 def test_a_doubled_key_of_ours_names_both_lines() -> None:
-    (problem,) = base_yml.doubled("muon_beta: 1\nx: 1\nx: 2\nmuon_beta: 2\n", "f")
+    (problem,) = base_yml.unclear("muon_beta: 1\nx: 1\nx: 2\nmuon_beta: 2\n", "f")
     assert str(problem) == "f:4: muon_beta is also on line 1: keep one of them"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,11 +15,6 @@ from muon_fork.presets import DEFAULT_REFERENCE, PRESETS
 from tests.codemods.trees import SMALL, copy_of, migrate, refused, snapshot
 
 ARGUMENTS = Path(__file__).parents[1] / "data" / "megatron_args"
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    return copy_of(SMALL, tmp_path / "tree")
 
 
 def test_check_writes_nothing_and_tells_by_its_exit_code(tree: Path) -> None:
@@ -180,13 +175,14 @@ def test_help_is_quick_and_loads_nothing_heavy() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert found.stdout.rstrip().endswith("[]")
-    walls = []
-    for _ in range(5):
-        start = time.perf_counter()
-        command = Path(sys.executable).with_name("muon-migrate")
+    command = Path(sys.executable).with_name("muon-migrate")
+    seconds = []
+    for _ in range(5):  # Of the processor: a busy machine is no fault of the command.
+        before = os.times()
         subprocess.run([command, "--help"], capture_output=True, check=True)
-        walls.append(time.perf_counter() - start)
-    assert min(walls) <= 0.3, walls
+        spent = [b - a for a, b in zip(before, os.times(), strict=True)]
+        seconds.append(spent[2] + spent[3])  # of children: user, system
+    assert min(seconds) <= 0.3, seconds
 
 
 def test_json_of_every_command_is_one_document(tree: Path) -> None:

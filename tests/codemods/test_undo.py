@@ -186,6 +186,12 @@ def test_revert_leaves_files_that_are_not_ours(tree: Path) -> None:
         {"state": "dancing"},
         {"files": {"../../../elsewhere": {"before": None, "after": None}}},
         {"directories": ["../.."]},
+        {"directories": [["maxtext"]]},
+        {"fixers": [1]},
+        {"unchanged": []},
+        {"files": {"configs/base.yml": {"before": 1, "after": None}}},
+        {"files": {"configs/base.yml": {"before": None, "after": None, "mode": "rw"}}},
+        {"files": {"configs/base.yml": {"before": None, "after": None, "mtime_ns": 1e400}}},
     ],
 )
 def test_a_manifest_that_cannot_be_trusted_is_refused(

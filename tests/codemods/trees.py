@@ -8,6 +8,7 @@ import io
 import json
 import shutil
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,11 @@ def snapshot(root: Path) -> dict[str, tuple[str, int, int]]:
             digest = hashlib.sha256(path.read_bytes()).hexdigest()
             found[name] = (digest, mode, seen.st_mtime_ns)
     return found
+
+
+def edit(path: Path, change: Callable[[bytes], bytes]) -> None:
+    """A file's bytes through ``change``."""
+    path.write_bytes(change(path.read_bytes()))
 
 
 def copy_of(name: str, destination: Path) -> Path:
