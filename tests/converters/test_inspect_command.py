@@ -57,7 +57,7 @@ def test_the_table_is_for_reading() -> None:
     assert result.exit_code == 0, result.output
     assert "decoder.layers.0.self_attention.linear_qkv.weight" in result.stdout
     assert "layout: tensor 1, pipeline 1" in result.stdout
-    assert "model: decoder_block llama2" in result.stdout
+    assert "model: family llama, decoder_block llama2" in result.stdout
     assert "iteration 20" in result.stdout
     assert "scale_mode: spectral" in result.stdout
 
