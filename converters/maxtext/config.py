@@ -204,7 +204,7 @@ def _named_model(family: Family, model: Model) -> dict[str, Any]:
         name = "gemma3-4b"  # divides by sqrt(head_dim), as every model that gets here
     elif model.dimensions.attention_scale_divisor is not None:
         name = "gemma2-27b"
-    elif "expert_bias" in model.features:
+    elif "expert_bias" in model.features and family.decoder_block == "deepseek":
         name = "deepseek3-671b"  # weights of the chosen experts without the bias
     return {} if name is None else {"model_name": name, "override_model_config": True}
 

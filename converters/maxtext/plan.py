@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any
@@ -110,13 +110,15 @@ def plan_target(source: Source, options: Options) -> Plan:
     shapes = {k.parameter: t.shape for k, t in source.tensors.items() if k.state is State.WEIGHT}
     shapes |= {k.parameter: t.shape for k, t in source.tensors.items() if k.state is State.MASTER}
     family = family_of(options.family, arguments, shapes)
+    if options.scan and not family.scans:
+        raise CheckpointError(f"MaxText does not scan the layers of {family.name}: --no-scan")
     features = features_of(arguments, shapes)
     if version.mtp_final_norm:
         features |= {"mtp_final_norm"}
     vocabulary = _vocabulary(source, shapes, options.vocab_size)
     model = model_of(family, arguments, features, options.vocab_size)
     table = links(family, model, options.scan, shapes)
-    aside = _unkept_norms(shapes, version)
+    aside = _unkept_norms(shapes, {link.parameter for link in table}, version)
     config, notes = config_of(family, model, arguments, vocabulary[0])
     found = _with_variables(prove(table, shapes, aside), version, config["model_name"])
     _check_states(source, shapes)
@@ -147,13 +149,12 @@ def family_of(chosen: str | None, arguments: Mapping[str, Any], names: Mapping[s
     """
     if chosen is None:
         family = detect(arguments, names)
-    elif chosen.endswith(".toml"):
-        family = read_family(FilePath(chosen))
     else:
-        family = named(chosen)
+        is_file = chosen.endswith(".toml")
+        family = read_family(FilePath(chosen)) if is_file else named(chosen)
         misfits = family.misfits(features_of(arguments, names))
         if misfits:
-            raise CheckpointError(f"the checkpoint is no {chosen}: it {'; '.join(misfits)}")
+            raise CheckpointError(f"the checkpoint is no {chosen}: that {'; '.join(misfits)}")
     if family.refusal:
         raise CheckpointError(f"cannot be continued: {family.refusal}")
     return family
@@ -186,13 +187,13 @@ def _vocabulary(
     return held, ()
 
 
-def _unkept_norms(shapes: Mapping[str, Any], version: Version) -> dict[str, str]:
+def _unkept_norms(
+    shapes: Mapping[str, Any], used: Collection[str], version: Version
+) -> dict[str, str]:
     """Final norms of prediction layers, where MaxText has none of their own."""
-    if version.mtp_final_norm:
-        return {}
     reason = f"MaxText {version.name} normalises predictions with the decoder's own norm"
-    names = (n for n in shapes if n.startswith("mtp.") and n.endswith(".final_layernorm.weight"))
-    return dict.fromkeys(names, reason)
+    norms = (n for n in shapes if n.startswith("mtp.") and n.endswith(".final_layernorm.weight"))
+    return {name: reason for name in norms if name not in used}
 
 
 def _with_variables(found: Sequence[Leaf], version: Version, model_name: str) -> tuple[Leaf, ...]:

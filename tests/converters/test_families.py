@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from converters.families.tables import FAMILIES
 from converters.maxtext.plan import Options, Plan, plan_target
 from converters.source import Key, State
 from converters.target import TargetTensor
-from tests.converters.megatron_models import MODELS, random, shapes, source, tensor
+from tests.converters.megatron_models import MODELS, random, shapes, source, states, tensor
 from tests.fork.param_trees import leaves as recorded
 
 CHOSEN = {"mistral": "mistral"}
@@ -95,7 +96,7 @@ def test_grouped_queries_with_shared_experts_have_no_maxtext() -> None:
 
 
 def test_a_family_that_does_not_fit_is_refused_by_name() -> None:
-    with pytest.raises(CheckpointError, match="no qwen3: it needs qk_norm"):
+    with pytest.raises(CheckpointError, match="no qwen3: that needs qk_norm"):
         plan_target(source(MODELS["llama2"]), Options(family="qwen3"))
     with pytest.raises(CheckpointError, match="unknown family 'llama4': expected one of llama"):
         named("llama4")
@@ -155,6 +156,67 @@ def test_an_incomplete_table_is_an_error_that_names_the_row(damage: str) -> None
 
 
 LING = Path(__file__).parents[2] / "converters" / "families" / "ling.toml"
+
+
+def ling() -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
+    """Six layers, MLA in the fourth and the last; shapes as the file's sources are published."""
+    arguments = MODELS["deepseek3"] | {
+        "num_layers": 6,
+        "moe_layer_freq": [0, 1, 1, 1, 1, 1],
+        "linear_attention_freq": 4,
+    }
+    found = {}
+    heads, size, hidden = 4, 16, 64
+    linear = {
+        **{f"{name}_proj.weight": (heads * size, hidden) for name in "qkvfg"},
+        **{f"{name}_conv1d.weight": (heads * size, 1, 4) for name in "qkv"},
+        "A_log": (heads,),
+        "dt_bias": (heads * size,),
+        "b_proj.weight": (heads, hidden),
+        "o_norm.weight": (size,),
+        "o_proj.weight": (hidden, heads * size),
+    }
+    for name, shape in shapes(arguments).items():
+        prefix, attention, _ = name.partition("self_attention.")
+        inner = prefix.startswith("decoder") and attention and "layers.3" not in prefix
+        if not inner or "layers.5" in prefix:
+            found[name] = shape
+        else:
+            found |= {f"{prefix}{attention}{suffix}": s for suffix, s in linear.items()}
+    for prefix in ("decoder.layers.3.", "decoder.layers.5.", "mtp.layers.0.transformer_layer."):
+        found[f"{prefix}self_attention.g_proj.weight"] = (heads, hidden)
+    return arguments, found
+
+
+def test_the_shipped_file_maps_every_layer_kind() -> None:
+    arguments, found = ling()
+    base = source(arguments)
+    adam = ("_conv1d.weight", ".A_log", ".dt_bias")
+    tensors = {}
+    for name, shape in found.items():
+        kept = states(name, shape) if not name.endswith(adam) else states(name, (1,))
+        tensors |= {Key(name, s): tensor(random(Key(name, s), shape)) for s in kept}
+    origin = dataclasses.replace(base, tensors=tensors)
+    options = Options(family=str(LING), scan=False)
+    plan = plan_target(origin, options)
+    made = weights(plan)
+    assert made["decoder/moe_layers_0/attention/q_proj/kernel"].shape == (64, 4, 16)
+    assert made["decoder/moe_layers_0/attention/q_conv/kernel"].shape == (4, 1, 64)
+    assert made["decoder/moe_layers_2/attention/wq_b/kernel"].shape == (24, 4, 20)
+    gates = {name: made[f"decoder/{name}/attention/g_proj/kernel"] for name in GATES}
+    assert {n: key.sources[0].parameter for n, key in gates.items()} == GATES
+    assert any("not verified" in note for note in plan.notes)
+    with pytest.raises(CheckpointError, match="does not scan the layers of ling: --no-scan"):
+        plan_target(origin, Options(family=str(LING)))
+
+
+# The decay gate of linear attention and the output gate of MLA have one name in MaxText.
+GATES = {
+    "dense_layers_0": "decoder.layers.0.self_attention.f_proj.weight",
+    "moe_layers_2": "decoder.layers.3.self_attention.g_proj.weight",
+    "moe_layers_3": "decoder.layers.4.self_attention.f_proj.weight",
+    "moe_layers_4": "decoder.layers.5.self_attention.g_proj.weight",
+}
 
 
 def test_a_file_describes_a_family_as_a_shipped_table_does(tmp_path: Path) -> None:
