@@ -39,7 +39,8 @@ class _Unpickler(pickle.Unpickler):
         return _Inert
 
 
-_PICKLE = types.SimpleNamespace(Unpickler=_Unpickler, load=pickle.load, loads=pickle.loads)
+_PICKLE = types.ModuleType("inert_pickle")
+_PICKLE.__dict__.update(Unpickler=_Unpickler, load=pickle.load, loads=pickle.loads)
 
 
 def copy(name: str, target: Path) -> Path:

@@ -6,6 +6,7 @@ import re
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -60,6 +61,10 @@ def swap(one: str, other: str) -> Damage:
         (folder / "aside").rename(folder / other)
 
     return damage
+
+
+def rename(old: str, new: str) -> Damage:
+    return lambda folder: (folder / old).rename(folder / new)
 
 
 def flipped(tensor: Callable[[Any], torch.Tensor], name: str = MODEL) -> Damage:
@@ -193,7 +198,6 @@ CASES: dict[str, tuple[str, Damage, str]] = {
     ),
     "pickle flipped": (DENSE, lambda f: flip(f / "mp_rank_00" / MODEL, 300), MODEL),
     "directory flipped": (DENSE, lambda f: flip(f / "mp_rank_00" / MODEL, -40), MODEL),
-    "directory flipped more": (DENSE, lambda f: flip(f / "mp_rank_00" / MODEL, -900, 6), MODEL),
     "no args": (DENSE, model(drop("args")), f"{MODEL}.*'args'"),
     "args of another kind": (DENSE, model(put("args", value={"a": 1})), f"{MODEL}.*'args'"),
     "old version": (DENSE, model(put("checkpoint_version", value=1.0)), "checkpoint_version"),
@@ -255,7 +259,7 @@ CASES: dict[str, tuple[str, Damage, str]] = {
         model(exchange(("optimizer", 0, "state"), 0, 1)),
         "linear_proj.*shape",
     ),
-    "no second moment": (DENSE, model(drop(*ADAM, "exp_avg_sq")), "embedding.*only"),
+    "no second moment": (DENSE, model(drop(*ADAM, "exp_avg_sq")), "only.*embedding"),
     "unknown state": (DENSE, model(put(*ADAM, "max_exp_avg_sq", value=0)), "max_exp_avg_sq"),
     "state no tensor": (DENSE, model(put(*MOMENT, value=3)), "momentum_buffer.*int"),
     "SGD": (
@@ -296,7 +300,11 @@ CASES: dict[str, tuple[str, Damage, str]] = {
     "rank too many": (FLAT4, duplicate("mp_rank_01_001", "mp_rank_02_001"), "mp_rank_02_001"),
     "tensor ranks swapped": (FLAT4, swap("mp_rank_00_000", "mp_rank_01_000"), "swapped"),
     "stages swapped": (FLAT4, swap("mp_rank_00_000", "mp_rank_00_001"), "swapped|no embedding"),
-    "names without stages": (FLAT4, swap("mp_rank_00_000", "mp_rank_00"), "mp_rank_00"),
+    "names without stages": (
+        FLAT4,
+        rename("mp_rank_00_000", "mp_rank_00"),
+        "mp_rank_00.*wrong set",
+    ),
     "iterations mixed": (
         FLAT4,
         model(put("iteration", value=3), "mp_rank_01_000"),
@@ -383,7 +391,7 @@ CASES: dict[str, tuple[str, Damage, str]] = {
         model(without("decoder.layers.1.mlp.experts.local_experts.1."), "mp_rank_00_001"),
         "expert|buffer",
     ),
-    "ranks of experts swapped": (EP2, swap("mp_rank_00_000", "mp_rank_00_001"), "fp32|swapped"),
+    "ranks of experts swapped": (EP2, swap("mp_rank_00_000", "mp_rank_00_001"), "swapped"),
     "dense copies differ": (
         EP2,
         model(fill(2.0, "model", NORM), "mp_rank_00_001"),
@@ -400,6 +408,29 @@ def test_damage_is_named(name: str, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError) as caught:
         read_all(folder)
     assert re.search(message, str(caught.value)), str(caught.value)
+
+
+@pytest.mark.parametrize("sample", [DENSE, "twins/adam_distopt_legacy"])
+def test_a_flipped_bit_changes_nothing_or_is_refused(sample: str, tmp_path: Path) -> None:
+    folder = copy(sample, tmp_path)
+    good = {key: t.load().tobytes() for key, t in open_source(folder).tensors.items()}
+    refused: list[str] = []
+    random = Random(5)
+    for _ in range(40):
+        file = random.choice(sorted(folder.glob("*/*.pt")))
+        data = file.read_bytes()
+        # Half of them where the archive describes itself.
+        place = random.choice([random.randrange(len(data)), random.randrange(-9000, 0)])
+        flip(file, place, random.randrange(8))
+        try:
+            bad = {key: t.load().tobytes() for key, t in open_source(folder).tensors.items()}
+        except CheckpointError as error:
+            refused.append(f"{file.name in str(error)}: {error}")
+        else:
+            assert bad == good, (file, place)
+        file.write_bytes(data)
+    assert len(refused) > 10
+    assert [error for error in refused if error.startswith("False")] == []
 
 
 @pytest.fixture

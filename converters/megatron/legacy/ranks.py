@@ -108,7 +108,7 @@ def open_ranks(folder: Path, opaque: tuple[str, ...] = ()) -> Ranks:
     _require_agreement(folder, states)
     places = {name: _place(folder / name, sizes) for name in names}
     _require_complete(folder, places, sizes)
-    _require_order(folder, places, states)
+    _require_order(folder, places, states, sizes)
     ranks = tuple(
         Rank(place, folder / name, states[name])
         for name, place in sorted(places.items(), key=lambda item: item[1])
@@ -237,7 +237,10 @@ def _described(place: Place, sizes: Sizes) -> str:
 
 
 def _require_order(
-    folder: Path, places: Mapping[str, Place], states: Mapping[str, Mapping[str, Any]]
+    folder: Path,
+    places: Mapping[str, Place],
+    states: Mapping[str, Mapping[str, Any]],
+    sizes: Sizes,
 ) -> None:
     """Compare each folder's name with the rank that its file says it is from.
 
@@ -249,21 +252,24 @@ def _require_order(
         return
     attributes = states[next(iter(places))]["args"].attributes
     for name, place in places.items():
-        tensor, pipeline = _position(seen[name], attributes)
-        if tensor != place.tensor or pipeline not in (None, place.pipeline):
+        wanted = _position(seen[name], sizes, attributes)
+        if any(w not in (None, p) for w, p in zip(wanted, place, strict=True)):
             raise CheckpointError(
                 f"{folder / name / MODEL_FILE}: written by rank {seen[name]}, whose folder is not "
                 f"{name}: the files of two ranks were swapped, copy the checkpoint again"
             )
 
 
-def _position(rank: int, arguments: Mapping[str, Any]) -> tuple[int, int | None]:
-    """Tensor and pipeline position of a global rank; None where the world's size is unknown."""
-    tensor = arguments.get("tensor_model_parallel_size") or 1
-    pipeline = arguments.get("pipeline_model_parallel_size") or 1
+def _position(
+    rank: int, sizes: Sizes, arguments: Mapping[str, Any]
+) -> tuple[int, int | None, int | None]:
+    """Tensor, pipeline and expert position of a global rank; None where it is not known."""
     world = arguments.get("world_size")
-    if pipeline == 1:
-        return rank % tensor, 0
-    if not isinstance(world, int) or world % pipeline or arguments.get("use_tp_pp_dp_mapping"):
-        return rank % tensor, None
-    return rank % tensor, rank // (world // pipeline)
+    stage = 0
+    if sizes.pipeline > 1:
+        if not isinstance(world, int) or world % sizes.pipeline:
+            return rank % sizes.tensor, None, None
+        if arguments.get("use_tp_pp_dp_mapping"):
+            return rank % sizes.tensor, None, None
+        stage, rank = divmod(rank, world // sizes.pipeline)
+    return rank % sizes.tensor, stage, rank // sizes.expert_tensor % sizes.expert
