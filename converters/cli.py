@@ -6,18 +6,17 @@ import json
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import click
 
+from converters import options
 from muon_fork.version import VERSION
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-FOLDER = click.Path(path_type=Path)
 # Ended by the user, as a shell reports it.
 INTERRUPTED = 130
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
@@ -29,61 +28,16 @@ def main() -> None:
     """Carry training runs between Megatron-LM and MaxText, weights and optimizer."""
 
 
-def _options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    def add(command: Command) -> Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
-
-
-_reading = _options(
-    click.option("--iteration", type=click.IntRange(0), metavar="N", help="Not the latest one."),
-    click.option("--opaque", multiple=True, metavar="MODULE.NAME", help="Read class as inert."),
-)
-_running = _options(
-    click.option("--workers", type=click.IntRange(1), default=2, show_default=True, metavar="N"),
-    click.option("--json", "json_out", metavar="FILE", help="Write JSON to FILE; - is stdout."),
-)
-_writing = _options(
-    click.option("--out", type=FOLDER, metavar="DIR", help="Result; default a sibling."),
-    click.option("--force", is_flag=True, help="Replace an earlier result of this command."),
-)
-_planning = _options(
-    click.option("--maxtext-version", metavar="V", help="A release, or main; default newest."),
-    click.option("--layout", type=click.Choice(["nnx", "linen"]), help="Default: the version's."),
-    click.option("--scan/--no-scan", default=None, help="MaxText's scan_layers; default --scan."),
-    click.option("--family", metavar="NAME", help="Or a .toml file; default: detected."),
-    click.option("--vocab-size", type=click.IntRange(1), metavar="V", help="Rows to keep."),
-    click.option("--no-optimizer", is_flag=True, help="Weights only."),
-    click.option(
-        "--momentum-convention",
-        "momentum",
-        type=click.Choice(["ema", "sum"]),
-        help="Of the saved momentum, where its arguments are wrong about it.",
-    ),
-    click.option("--fill-missing-state", is_flag=True, help="Zeros for state that is missing."),
-    click.option(
-        "--spec",
-        "spec_words",
-        multiple=True,
-        metavar="FIELD=VALUE",
-        help="A MuonSpec field that the checkpoint does not record.",
-    ),
-)
-
-
 @main.command()
-@click.argument("checkpoint", type=FOLDER)
-@_writing
-@_reading
-@_planning
+@click.argument("checkpoint", type=options.FOLDER)
+@options.writing
+@options.reading
+@options.planning
 @click.option("--dry-run", is_flag=True, help="Print the plan; write nothing.")
 @click.option("--process-count", type=click.IntRange(1), default=1, metavar="N")
 @click.option("--process-index", type=click.IntRange(0), default=0, metavar="I")
 @click.option("--coordinator", default="", metavar="HOST:PORT", help="Of process 0.")
-@_running
+@options.running
 def megatron2orbax(
     checkpoint: Path,
     out: Path | None,
@@ -112,7 +66,7 @@ def megatron2orbax(
         request = conversion.Request(
             checkpoint,
             out,
-            Options(**_chosen(planning)),
+            Options(**options.chosen(planning)),
             iteration=iteration,
             opaque=opaque,
             workers=workers,
@@ -129,11 +83,61 @@ def megatron2orbax(
 
 
 @main.command()
-@click.argument("source", type=FOLDER, metavar="SRC")
-@click.argument("converted", type=FOLDER, metavar="DST")
-@_reading
-@_planning
-@_running
+@click.argument("checkpoint", type=options.FOLDER)
+@options.writing
+@options.reading
+@options.sharding
+def megatron2safetensors(
+    checkpoint: Path, iteration: int | None, opaque: tuple[str, ...], **chosen: Any
+) -> None:
+    """Write a Megatron CHECKPOINT as safetensors, the optimizer's tensors in files of their own."""
+    with _reported() as stop:
+        from converters import export
+
+        optimizer = not chosen["no_optimizer"]
+        found = export.from_megatron(
+            checkpoint, iteration=iteration, opaque=opaque, optimizer=optimizer
+        )
+        _export(found, checkpoint, stop, **chosen)
+
+
+@main.command()
+@click.argument("checkpoint", type=options.FOLDER)
+@options.writing
+@options.sharding
+def orbax2safetensors(checkpoint: Path, **chosen: Any) -> None:
+    """Write a MaxText CHECKPOINT as safetensors, the optimizer's tensors in files of their own.
+
+    CHECKPOINT is the folder of steps (its last one is taken), a step, or its items.
+    """
+    with _reported() as stop:
+        from converters import export
+
+        found = export.from_orbax(checkpoint, optimizer=not chosen["no_optimizer"])
+        _export(found, checkpoint, stop, **chosen)
+
+
+def _export(found: Any, checkpoint: Path, stop: threading.Event, **chosen: Any) -> None:
+    from converters import export
+
+    report = export.write(
+        found,
+        export.output_for(checkpoint, chosen["out"]),
+        shard_bytes=int(chosen["shard_size"] * 2**30),
+        force=chosen["force"],
+        command_line=tuple(sys.argv[1:]),
+        stop=stop,
+    )
+    if _emit(report, chosen["json_out"]):
+        click.echo(report["checkpoint"])
+
+
+@main.command()
+@click.argument("source", type=options.FOLDER, metavar="SRC")
+@click.argument("converted", type=options.FOLDER, metavar="DST")
+@options.reading
+@options.planning
+@options.running
 def verify(
     source: Path,
     converted: Path,
@@ -154,7 +158,7 @@ def verify(
         verdict = checking.verify(
             source,
             converted,
-            _chosen(planning),
+            options.chosen(planning),
             iteration=iteration,
             opaque=opaque,
             workers=workers,
@@ -199,29 +203,6 @@ def inspect(
     else:
         _write(Path(json_out), report)
     sys.exit(1 if report["problems"] else 0)
-
-
-def _chosen(planning: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of Options that were given on the command line."""
-    given = {name: value for name, value in planning.items() if value not in (None, False, ())}
-    if planning["scan"] is not None:
-        given["scan"] = planning["scan"]
-    if given.pop("no_optimizer", False):
-        given["optimizer"] = False
-    words = given.pop("spec_words", ())
-    if words:
-        given["spec_overrides"] = dict(_field(word) for word in words)
-    return given
-
-
-def _field(word: str) -> tuple[str, Any]:
-    name, equals, text = word.partition("=")
-    if not equals:
-        _fail(f"--spec {word}: expected FIELD=VALUE")
-    try:
-        return name, json.loads(text.lower() if text in ("True", "False", "None") else text)
-    except ValueError:
-        return name, text
 
 
 @contextmanager
