@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from converters import commit, report
+from converters.budget import Stopped
 from converters.errors import CheckpointError
 from converters.estimate import Estimate, estimate, require
 from converters.maxtext.plan import Options, Plan, plan_target
@@ -99,6 +100,8 @@ def convert(request: Request, stop: threading.Event) -> dict[str, Any]:
     if request.processes.index == 0:
         with commit.growing(request.target) as folder:
             digests = _write(request, plan, need, folder, stop)
+            if stop.is_set():
+                raise Stopped
             result = _report(request, source, plan, need, digests)
             report.write(folder / commit.REPORT, result)
     else:

@@ -20,6 +20,8 @@ KeyPath = tuple[str, ...]
 TREE = "_METADATA"
 STEP = "_CHECKPOINT_METADATA"
 ITEMS = "items"
+# value_type of what has no elements: None for an empty state, the others for empty containers.
+_EMPTY = ("None", "Dict", "List", "Tuple", "NamedTuple")
 # Orbax's key_type of a position in a list.
 _SEQUENCE = 1
 
@@ -127,7 +129,7 @@ def open_saved(path: Path) -> Saved:
     tensors, empty = {}, set()
     for key, kind in zip(keys, kinds, strict=True):
         path_of = tuple(name for name, _ in key)
-        if kind == "None":
+        if kind in _EMPTY:
             empty.add(path_of)
         else:
             tensors[path_of] = _open(folder, path_of, described, context)

@@ -117,7 +117,11 @@ def batches(leaves: Sequence[Leaf], limit: int = arrays.CHUNK_BYTES) -> Iterator
 
 def _work(batch: list[Leaf], stop: threading.Event) -> list[tuple[TargetTensor, str]]:
     """Build the leaves, write them, hash them meanwhile, read them back."""
-    built = [_build(leaf.target) for leaf in batch]
+    built = []
+    for leaf in batch:
+        if stop.is_set():
+            raise Stopped
+        built.append(_build(leaf.target))
     writes = [
         arrays.write(leaf.spec.json, leaf.info.ts_context, array, leaf.info.name)
         for leaf, array in zip(batch, built, strict=True)
