@@ -57,7 +57,7 @@ def verify(
     from converters.orbax.verification import differences
 
     said = conversion.recorded(converted)
-    options = replace(_options(said.get("options", {})), **chosen)
+    options = replace(options_of(said.get("options", {})), **chosen)
     saved = open_saved(converted)
     if iteration is None and (source / TRACKER).is_file():
         iteration = _iteration(said)
@@ -72,7 +72,12 @@ def verify(
     return Verdict(saved.folder, len(plan.records), total, rows)
 
 
-def _options(said: Mapping[str, Any]) -> Options:
+def options_of(said: Mapping[str, Any]) -> Options:
+    """Options as conversion.json holds them.
+
+    Raises:
+      CheckpointError: it holds others.
+    """
     unknown = said.keys() - {field.name for field in fields(Options)}
     if unknown:
         raise CheckpointError(

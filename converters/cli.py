@@ -83,6 +83,45 @@ def megatron2orbax(
 
 
 @main.command()
+@click.argument("checkpoint", type=options.FOLDER, metavar="DIR")
+@click.option("--like", type=options.FOLDER, required=True, metavar="CKPT")
+@click.option("--out", type=options.FOLDER, required=True, metavar="DIR2")
+@click.option("--force", is_flag=True, help="Replace an earlier result of this command.")
+@options.reading
+@options.planning
+@click.option("--json", "json_out", metavar="FILE", help="Write JSON to FILE; - is stdout.")
+def orbax2megatron(
+    checkpoint: Path,
+    like: Path,
+    out: Path,
+    force: bool,
+    iteration: int | None,
+    opaque: tuple[str, ...],
+    json_out: str | None,
+    **planning: Any,
+) -> None:
+    """Write a MaxText checkpoint DIR as a Megatron one, like CKPT.
+
+    Names, pieces, arguments and what MaxText has no idea of are CKPT's (--iteration is of it);
+    weights, optimizer state and counts are DIR's. Megatron resumes from DIR2.
+    """
+    with _reported() as stop:
+        from converters import wayback
+
+        request = wayback.Request(
+            checkpoint,
+            like,
+            out,
+            options.chosen(planning),
+            like_iteration=iteration,
+            opaque=opaque,
+            force=force,
+            command_line=tuple(sys.argv[1:]),
+        )
+        _print_result(wayback.convert_back(request, stop), json_out)
+
+
+@main.command()
 @click.argument("checkpoint", type=options.FOLDER)
 @options.writing
 @options.reading
