@@ -15,7 +15,7 @@ from converters.source import Key, SetAside, SourceTensor, State
 from . import archives, names
 from .integrity import sound
 from .names import Name
-from .pieces import Entry, read
+from .pieces import Entry, Piece, read
 from .torch_dist import Checkpoint
 
 Array = NDArray[Any]
@@ -28,7 +28,7 @@ class Part(NamedTuple):
 
     Attributes:
       key: on disk.
-      entry: with its pieces.
+      entry: with the pieces that matter.
       layer: index of its first axis that is the parameter's; None if the whole tensor is.
       name: what the key means.
     """
@@ -71,8 +71,13 @@ def _parts(
         return
     if not entry.shape:
         raise CheckpointError(f"{checkpoint.folder}: {disk}: no axis of layers in a scalar")
-    for layer in range(entry.shape[0]):
-        yield Key(name.of_layer(layer), state), Part(disk, entry, layer, name)
+    pieces: list[list[Piece]] = [[] for _ in range(entry.shape[0])]
+    for piece in entry.pieces:
+        for layer in range(piece.offsets[0], piece.offsets[0] + piece.sizes[0]):
+            pieces[layer].append(piece)
+    for layer, own in enumerate(pieces):
+        part = Entry(entry.shape, entry.dtype, tuple(own))
+        yield Key(name.of_layer(layer), state), Part(disk, part, layer, name)
 
 
 def _order(parameter: str) -> tuple[int, int]:

@@ -46,6 +46,8 @@ _DIMENSIONS = (
     "moe_ffn_hidden_size",
     "moe_shared_expert_intermediate_size",
     "mtp_num_layers",
+)
+_LATENT = (
     "q_lora_rank",
     "kv_lora_rank",
     "qk_head_dim",
@@ -145,7 +147,8 @@ def _release(source: Source) -> str | None:
 
 def _model(source: Source) -> dict[str, Any]:
     arguments = source.run.arguments
-    sizes = {name: arguments[name] for name in _DIMENSIONS if arguments.get(name)}
+    named = _DIMENSIONS + (_LATENT if arguments.get("multi_latent_attention") else ())
+    sizes = {name: arguments[name] for name in named if arguments.get(name)}
     try:
         family = detect(arguments, {key.parameter for key in source.tensors})
     except CheckpointError as error:

@@ -62,7 +62,10 @@ def test_the_table_is_for_reading() -> None:
     assert "scale_mode: spectral" in result.stdout
 
 
-@pytest.mark.parametrize("name", DISTRIBUTED)
+LEGACY = tuple(sorted(p.parent.parent.name for p in DATA.glob("*/iter_0000020/mp_rank_00")))
+
+
+@pytest.mark.parametrize("name", [*DISTRIBUTED, *LEGACY])
 def test_every_format_is_described(name: str) -> None:
     result = run(DATA / name, "--iteration", "20", "--json", "-")
     assert result.exit_code == 0, result.output
@@ -76,7 +79,12 @@ def test_every_format_is_described(name: str) -> None:
     settled = optimizer["kind"] == "muon" and name != "tp2_td"
     assert (report["muon_spec"] is not None) == settled
     assert settled or any("no MuonSpec" in note for note in report["notes"])
-    masters = ("bf16_td", "muon_layerwise_bf16_dp2_td", "adam_distopt_fully_reshardable_td")
+    masters = (
+        "bf16_td",
+        "bf16_legacy",
+        "muon_layerwise_bf16_dp2_td",
+        "adam_distopt_fully_reshardable_td",
+    )
     assert (optimizer["masters"] > 0) == (name in masters)
 
 
