@@ -16,7 +16,7 @@ from .hostile import DATA
 
 MODEL = "model_optim_rng.pt"
 FLAT = "distrib_optim.pt"
-Edit = Callable[[dict[Any, Any]], object]
+Edit = Callable[[Any], object]
 
 
 class _Inert:
@@ -49,9 +49,11 @@ def copy(name: str, target: Path) -> Path:
     return Path(shutil.copytree(iteration, target / iteration.name))
 
 
-def read(file: Path) -> dict[Any, Any]:
+def read(file: Path) -> Any:
     """A rank's file without what belongs to the trainer."""
-    state: dict[Any, Any] = torch.load(file, weights_only=False, pickle_module=_PICKLE)
+    state = torch.load(file, weights_only=False, pickle_module=_PICKLE)
+    if not isinstance(state, dict):
+        return state
     if isinstance(state.get("args"), argparse.Namespace):
         attributes = vars(state["args"])
         plain = (int, float, str, type(None), torch.dtype)

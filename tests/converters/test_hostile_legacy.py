@@ -18,12 +18,14 @@ from converters.megatron.open import open_source
 from . import hostile
 from .legacy_files import FLAT, MODEL, Edit, copy, edit, flip, place_of, read
 
-DENSE, BF16, FLAT4, EP2 = (
+DENSE, BF16, FLAT4, EP2, WISE = (
     "dense_legacy",
     "bf16_legacy",
     "twins/adam_tp2pp2_legacy",
     "twins/adam_ep2_legacy",
+    "twins/muon_layer_wise_legacy",
 )
+WISE_1 = "layer_wise_optimizer_1.pt"
 PAYLOADS = tuple(hostile.payloads(Path("marker")))
 Damage = Callable[[Path], object]
 
@@ -159,6 +161,11 @@ def swap_files(name: str, one: str, other: str) -> Damage:
     return damage
 
 
+def twice(folder: Path) -> None:
+    first = folder / "mp_rank_00" / "layer_wise_optimizer_0.pt"
+    (folder / "mp_rank_00" / WISE_1).write_bytes(first.read_bytes())
+
+
 def duplicate(one: str, other: str) -> Damage:
     def damage(folder: Path) -> None:
         (folder / other).mkdir()
@@ -174,6 +181,7 @@ BUFFER = (0, (torch.float32, torch.float32))
 MOMENT = ("optimizer", 0, "state", 3, "momentum_buffer")
 ADAM = ("optimizer", 1, "state", 0)
 MASTERS = ("optimizer", 0, "fp32_from_fp16_params", 0)
+WISE_MOMENT = (0, "optimizer", "state", 0, "momentum_buffer")
 NORM = "decoder.layers.0.input_layernorm.weight"
 FC2 = "decoder.layers.1.mlp.linear_fc2.weight"
 
@@ -392,6 +400,40 @@ CASES: dict[str, tuple[str, Damage, str]] = {
         "expert|buffer",
     ),
     "ranks of experts swapped": (EP2, swap("mp_rank_00_000", "mp_rank_00_001"), "swapped"),
+    "layer-wise file lost": (WISE, remove(f"mp_rank_00/{WISE_1}"), f"{WISE_1}: missing"),
+    "layer-wise files lost": (
+        WISE,
+        lambda f: [file.unlink() for file in f.glob("*/layer_wise*")],
+        "layer_wise_optimizer_0.pt: missing",
+    ),
+    "layer-wise file too many": (
+        WISE,
+        lambda f: (f / "mp_rank_00" / "layer_wise_optimizer_2.pt").write_bytes(b""),
+        "layer_wise_optimizer_2.pt: one too many",
+    ),
+    "layer-wise file twice": (WISE, twice, "rounds to no weight"),
+    "layer-wise cut": (WISE, cut(lambda n: n // 3, WISE_1), f"{WISE_1}.*copy it again"),
+    "layer-wise pointer": (WISE, content(POINTER, WISE_1), f"{WISE_1}.*git lfs pull"),
+    "layer-wise of another iteration": (
+        WISE,
+        lambda f: edit(f / "mp_rank_00" / WISE_1, fill(3.0, 0, "fp32_from_fp16_params", 0, 0)),
+        f"{WISE_1}.*rounds to no weight",
+    ),
+    "layer-wise NaN": (
+        WISE,
+        lambda f: edit(f / "mp_rank_00" / WISE_1, fill(float("nan"), *WISE_MOMENT)),
+        "momentum_buffer.*nan",
+    ),
+    "layer-wise without masters": (
+        WISE,
+        lambda f: edit(f / "mp_rank_00" / WISE_1, drop(0, "fp32_from_fp16_params")),
+        "0 fp32 masters",
+    ),
+    "layer-wise one optimizer lost": (
+        WISE,
+        lambda f: edit(f / "mp_rank_00" / WISE_1, drop(1)),
+        "has the state of",
+    ),
     "dense copies differ": (
         EP2,
         model(fill(2.0, "model", NORM), "mp_rank_00_001"),
@@ -447,6 +489,15 @@ def test_no_pickle_is_executed(name: str, file: str, marker: Path, tmp_path: Pat
     attack = hostile.archive(hostile.payloads(marker)[name])
     (folder / "mp_rank_01_001" / file).write_bytes(attack)
     with pytest.raises(CheckpointError, match=f"mp_rank_01_001/{file}"):
+        read_all(folder)
+
+
+@pytest.mark.parametrize("name", PAYLOADS)
+def test_no_layer_wise_pickle_is_executed(name: str, marker: Path, tmp_path: Path) -> None:
+    folder = copy(WISE, tmp_path)
+    attack = hostile.archive(hostile.payloads(marker)[name])
+    (folder / "mp_rank_00" / WISE_1).write_bytes(attack)
+    with pytest.raises(CheckpointError, match=WISE_1):
         read_all(folder)
 
 

@@ -18,6 +18,10 @@ MUON = (
     ("dense_legacy", "dense_td/iter_0000020"),
     ("bf16_legacy", "bf16_td/iter_0000020"),
     ("v0.16.1_dense_legacy", "v0.16.1_dense_td/iter_0000020"),
+    ("twins/muon_tp2pp2_bf16_legacy", "twins/muon_tp2pp2_bf16_td"),
+    ("twins/muon_ep2_legacy", "twins/muon_ep2_td"),
+    ("twins/muon_layer_wise_legacy", "twins/muon_layer_wise_td"),
+    ("twins/muon_vpp_tied_legacy", "twins/muon_vpp_tied_td"),
 )
 ADAM = (
     ("twins/adam_distopt_legacy", "adam_distopt_fully_reshardable_td"),

@@ -46,7 +46,7 @@ class Owned:
     states: Mapping[State, SourceTensor]
 
 
-class _Saved(NamedTuple):
+class Saved(NamedTuple):
     """One group as saved: its fields, and states and masters of its parameters in order."""
 
     optimizer: int
@@ -87,8 +87,8 @@ def assign(
     trained = [p for p in parameters if p.trained]
     owned: list[Owned] = []
     seen: set[Group] = set()
-    for saved in [g for n, o in enumerate(optimizers) for g in _groups(n, o, file)]:
-        group = _group(saved, arguments, file)
+    for saved in [g for n, o in enumerate(optimizers) for g in saved_groups(n, o, file)]:
+        group = kind_of(saved, arguments, file)
         if not saved.states:
             continue
         if group in seen:
@@ -124,7 +124,7 @@ def group_of(parameter: Parameter, arguments: Mapping[str, Any]) -> Group:
     )
 
 
-def _group(saved: _Saved, arguments: Mapping[str, Any], file: str) -> Group:
+def kind_of(saved: Saved, arguments: Mapping[str, Any], file: str) -> Group:
     fields = saved.fields
     if "use_muon" in fields:
         muon = bool(fields["use_muon"])
@@ -143,7 +143,7 @@ def _group(saved: _Saved, arguments: Mapping[str, Any], file: str) -> Group:
     return Group(muon, expert, fields.get("wd_mult", 1.0) != 0, decoupled)
 
 
-def _groups(number: int, child: Mapping[str, Any], file: str) -> list[_Saved]:
+def saved_groups(number: int, child: Mapping[str, Any], file: str) -> list[Saved]:
     own = inner(child)
     groups, states = own.get("param_groups"), own.get("state")
     if not isinstance(groups, list) or not isinstance(states, dict):
@@ -162,7 +162,7 @@ def _groups(number: int, child: Mapping[str, Any], file: str) -> list[_Saved]:
                 f"had not trained them yet, or the file is incomplete"
             )
         used += len(indices)
-        saved.append(_Saved(number, group, tuple(states[i] for i in indices), tuple(own_masters)))
+        saved.append(Saved(number, group, tuple(states[i] for i in indices), tuple(own_masters)))
     if used != len(states):
         raise CheckpointError(
             f"{file}: optimizer {number} has {len(states)} states, its groups name {used}"
@@ -170,7 +170,7 @@ def _groups(number: int, child: Mapping[str, Any], file: str) -> list[_Saved]:
     return saved
 
 
-def _matched(saved: _Saved, members: Sequence[Parameter], group: Group, file: str) -> list[Owned]:
+def _matched(saved: Saved, members: Sequence[Parameter], group: Group, file: str) -> list[Owned]:
     if len(members) != len(saved.states):
         raise CheckpointError(
             f"{file}: optimizer {saved.optimizer} has a group of {len(saved.states)} parameters, "
@@ -186,14 +186,14 @@ def _matched(saved: _Saved, members: Sequence[Parameter], group: Group, file: st
     masters = iter(saved.masters)
     owned = []
     for parameter, state in zip(members, saved.states, strict=True):
-        kept = _states(parameter, state, file)
+        kept = states_of(parameter, state, file)
         if saved.masters and parameter.tensor.dtype.itemsize == 2:
-            kept[State.MASTER] = _checked(parameter, "fp32_param", next(masters), file)
+            kept[State.MASTER] = checked(parameter, "fp32_param", next(masters), file)
         owned.append(Owned(parameter, kept))
     return owned
 
 
-def _states(parameter: Parameter, state: Any, file: str) -> dict[State, SourceTensor]:
+def states_of(parameter: Parameter, state: Any, file: str) -> dict[State, SourceTensor]:
     if not isinstance(state, dict):
         raise CheckpointError(f"{file}: the optimizer's state of {parameter.name} is no dictionary")
     kept: dict[State, SourceTensor] = {}
@@ -205,7 +205,7 @@ def _states(parameter: Parameter, state: Any, file: str) -> dict[State, SourceTe
                 f"{file}: the optimizer keeps {key!r} of {parameter.name}: only Muon's and Adam's "
                 "states are converted"
             )
-        kept[names.STATES[key]] = _checked(parameter, key, value, file)
+        kept[names.STATES[key]] = checked(parameter, key, value, file)
     muon = State.MOMENTUM in kept
     if not muon and not {State.EXP_AVG, State.EXP_AVG_SQ} <= kept.keys():
         raise CheckpointError(
@@ -214,7 +214,7 @@ def _states(parameter: Parameter, state: Any, file: str) -> dict[State, SourceTe
     return kept
 
 
-def _checked(parameter: Parameter, key: str, value: Any, file: str) -> SourceTensor:
+def checked(parameter: Parameter, key: str, value: Any, file: str) -> SourceTensor:
     """The state's tensor, named after its parameter, if it has the parameter's shape."""
     if not isinstance(value, Stored) or value.shape != parameter.tensor.shape:
         shape = value.shape if isinstance(value, Stored) else type(value).__name__

@@ -12,14 +12,14 @@ from converters.megatron.integrity import require_one_iteration
 from converters.megatron.run import OptimizerState, Run
 from converters.source import MomentumConvention, SetAside, Source
 
-from . import distributed, groups
+from . import distributed, groups, layer_wise
 from .groups import Owned
 from .parameters import Parameter, parameters
 from .ranks import Place, Rank, Ranks, open_ranks
 from .table import tabulate, weights_only
 
 _READ = ("args", "checkpoint_version", "iteration", "optimizer", "opt_param_scheduler")
-_LAYER_WISE_FILES = "layer_wise_optimizer_*.pt"
+_VARIANTS = {"distributed": distributed.owned, "layer_wise": layer_wise.owned}
 
 
 def open_legacy(folder: Path, opaque: tuple[str, ...] = (), *, optimizer: bool = True) -> Source:
@@ -61,21 +61,27 @@ def _owned(
             f"{other.file}: has no 'optimizer', but {with_state[0].file} has: the files are of two "
             "checkpoints"
         )
-    if any(True for rank in ranks.ranks for _ in rank.folder.glob(_LAYER_WISE_FILES)):
-        raise CheckpointError(
-            f"{ranks.folder}: layer-wise optimizer state has no names here: {groups.ADVICE}"
-        )
-    flat = bool(ranks.arguments.get("use_distributed_optimizer"))
+    variant = _variant(ranks)
     owned: list[Owned] = []
     for rank in ranks.ranks:
         own = found[rank.place]
-        if flat:
-            owned += distributed.owned(rank, own, ranks, opaque)
+        if variant:
+            owned += _VARIANTS[variant](rank, own, ranks, opaque)
         else:
             chain = groups.children(rank.state["optimizer"], str(rank.file))
             owned += groups.assign(chain, own, ranks.arguments, str(rank.file))
         owned += [Owned(parameter, {}) for parameter in own if not parameter.trained]
-    return "distributed" if flat else "", owned
+    return variant, owned
+
+
+def _variant(ranks: Ranks) -> str:
+    """How the optimizer's state is kept; empty if in the files of the model."""
+    if ranks.arguments.get("use_distributed_optimizer"):
+        return "distributed"
+    files = any(any(rank.folder.glob(layer_wise.FILES)) for rank in ranks.ranks)
+    asked = ranks.arguments.get("use_layer_wise_distributed_optimizer")
+    dealt = str(ranks.arguments.get("optimizer")).startswith("dist_")
+    return "layer_wise" if files or asked or dealt else ""
 
 
 def _optimizers(ranks: Ranks) -> tuple[OptimizerState, ...]:
