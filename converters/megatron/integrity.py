@@ -133,7 +133,8 @@ def require_states(tensors: Mapping[Key, SourceTensor]) -> None:
         if tensor.shape != weight.shape:
             raise CheckpointError(
                 f"{key}: shape {tensor.shape}, but the weight's is {weight.shape}: the files are "
-                "of two models"
+                "of two models, or an older distributed optimizer flattened its state (save it "
+                "again with --dist-ckpt-optim-fully-reshardable)"
             )
     if any(len(held) > 1 for held in states.values()):
         _require_complete(states, tensors)

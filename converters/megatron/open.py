@@ -92,5 +92,5 @@ def _is_state(key: str) -> bool:
 
 
 def _convention(checkpoint: Checkpoint) -> MomentumConvention | None:
-    split = map(names.split_state, checkpoint.tensors)
-    return "sum" if any(s and s[0] in names.SUM_BUFFERS for s in split) else None
+    sums = set(names.SUM_BUFFERS)
+    return "sum" if any(sums.intersection(key.split(".")) for key in checkpoint.tensors) else None

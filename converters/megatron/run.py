@@ -64,7 +64,11 @@ def read_run(checkpoint: Checkpoint) -> Run:
     common = _entries(checkpoint) if entries else _common_state(checkpoint)
     arguments = common.get("args")
     if not isinstance(arguments, pickles.Record) or not arguments.attributes:
-        raise CheckpointError(f"{checkpoint.folder}: the common state has no 'args'")
+        raise CheckpointError(
+            f"{checkpoint.folder}: the common state has no 'args', the arguments that "
+            "Megatron-LM's training script saves; other trainers on Megatron-Core do not: save it "
+            "with that script, or add its Namespace to the common state"
+        )
     optimizers = [_optimizer(o) for o in _chain(common.get("optimizer"))]
     if entries and (groups := param_groups(checkpoint)):
         optimizers = [OptimizerState(tuple(map(_without_params, groups)), _step(checkpoint))]

@@ -35,7 +35,8 @@ from .torch_dist import Checkpoint, open_index
 Array = NDArray[Any]
 Values = Mapping[Key, Callable[[], Array]]
 
-_DESCRIPTION = "metadata.json"
+# Counts of Megatron-Bridge, in a form that is not known here.
+_FOREIGN_COUNTS = "train_state.pt"
 # SHA-256 of every file, where Megatron was asked for it.
 _MANIFEST = "integrity.json"
 _BLOCK = 1 << 20
@@ -144,6 +145,11 @@ def _job(
             raise CheckpointError(f"{min(odd)}: {what} ({len(odd)} such): {source.folder}")
     now = position_of(source.run)
     position = moved(source.run, now.iteration if iteration is None else iteration, adam_step)
+    if position != now and (source.folder / _FOREIGN_COUNTS).exists():
+        raise CheckpointError(
+            f"{source.folder / _FOREIGN_COUNTS}: holds counts of iteration {now.iteration} that "
+            f"are not known here: write iteration {now.iteration}, or take a checkpoint without it"
+        )
     checkpoint = open_index(source.folder, opaque)
     return _Job(source, checkpoint, torch_dist_keys(checkpoint, True), values, position)
 
@@ -169,7 +175,10 @@ def _write(job: _Job, folder: Path) -> None:
         )
         (folder / COMMON_FILE).write_bytes(data)
     (folder / ".metadata").write_bytes(_index(job, places))
-    shutil.copyfile(job.source.folder / _DESCRIPTION, folder / _DESCRIPTION)
+    written = {file.name for file in folder.iterdir()}
+    for file in job.source.folder.iterdir():
+        if file.is_file() and file.name not in (*written, _MANIFEST):
+            shutil.copyfile(file, folder / file.name)
     if (job.source.folder / _MANIFEST).is_file():
         _write_manifest(folder)
 

@@ -15,7 +15,7 @@ from converters.megatron.open import open_source
 from converters.megatron.torch_dist import open_checkpoint, open_index, read_tensor
 from converters.source import Key, Source, State
 
-from .hostile import DATA, DISTRIBUTED
+from .hostile import DATA, DISTRIBUTED, copy, rename
 
 
 @pytest.fixture(scope="module", params=DISTRIBUTED)
@@ -145,6 +145,40 @@ def test_gate_comes_before_up() -> None:
         halves = [read_tensor(checkpoint, f"{disk}_{half}{suffix}") for half in "wv"]
         joined = source.tensors[Key("decoder.layers.1.mlp.linear_fc1.weight", state)].load()
         np.testing.assert_array_equal(joined, np.concatenate(halves))
+
+
+SPELLINGS = {
+    "nested chains": (("optimizer.state.", "chained_1.chained_0.optimizer.state."),),
+    "norms of their own": (
+        ("self_attention.linear_qkv.layer_norm_weight", "input_layernorm.weight"),
+        ("mlp.linear_fc1.layer_norm_weight", "pre_mlp_layernorm.weight"),
+    ),
+    "masters by another name": (("state.param.", "state.fp32_param."),),
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_every_spelling_is_the_same_table(spelling: str, tmp_path: Path) -> None:
+    name = "adam_distopt_fully_reshardable_td" if "master" in spelling else "dense_td"
+    folder = copy(name, tmp_path)
+    expected = open_source(folder)
+    for old, new in SPELLINGS[spelling]:
+        rename(folder, old, new)
+    found = open_source(folder)
+    assert found.tensors.keys() == expected.tensors.keys()
+    assert found.momentum is None
+    for key, tensor in found.tensors.items():
+        np.testing.assert_array_equal(tensor.load(), expected.tensors[key].load())
+
+
+def test_buffers_of_moonshots_optimizer_are_sums(tmp_path: Path) -> None:
+    folder = copy("dense_td", tmp_path)
+    expected = open_source(folder).tensors.keys()
+    rename(folder, "state.momentum_buffer.", "state.muon_buffer.")
+    rename(folder, "state.exp_avg", "state.adamw_exp_avg")
+    found = open_source(folder)
+    assert found.tensors.keys() == expected
+    assert found.momentum == "sum"
 
 
 def test_iterations_are_chosen_by_number() -> None:

@@ -161,6 +161,33 @@ def _flatten(folder: Path) -> None:
     rebuild(folder, {key: edit_tensor(lambda t: t.reshape(48, 32)) for key in keys})
 
 
+@pytest.mark.parametrize("name", ["bf16_td", "moe_ep2_td", "v0.16.1_dense_td"])
+def test_there_and_back_leaves_no_trace(name: str, tmp_path: Path) -> None:
+    source = open_source(DATA / name)
+    values = values_of(source)
+    for place, factor in (("there", 8.0), ("back", 1.0)):
+        (tmp_path / place).mkdir()
+        like = source.folder if place == "there" else tmp_path / "there"
+        at = 31_000 if place == "there" else 20
+        write_torch_dist(like, tmp_path / place, values_of(source, factor), iteration=at)
+    for key, tensor in open_source(tmp_path / "back").tensors.items():
+        np.testing.assert_array_equal(tensor.load(), values[key]())
+    assert open_source(tmp_path / "back").run.schedule == source.run.schedule
+    assert repr(open_source(tmp_path / "back").run.optimizers) == repr(source.run.optimizers)
+
+
+def test_other_files_come_along(tmp_path: Path) -> None:
+    like = copy("dense_td", tmp_path)
+    (like / "run_config.yaml").write_text("model: {}\n")
+    values = values_of(open_source(like))
+    (tmp_path / "out").mkdir()
+    folder = write_torch_dist(like, tmp_path / "out", values)
+    assert (folder / "run_config.yaml").read_text() == "model: {}\n"
+    (like / "train_state.pt").write_bytes(b"step 20")
+    with pytest.raises(CheckpointError, match=r"train_state\.pt: holds counts of iteration 20"):
+        write_torch_dist(like, tmp_path / "out", values, iteration=30)
+
+
 def test_a_manifest_is_written_anew(tmp_path: Path) -> None:
     like = copy("dense_td", tmp_path)
     (like / "integrity.json").write_text('{"algorithm": "sha256", "files": {}}')
