@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from converters.copying import copy
 from converters.errors import CheckpointError
 from converters.mapping import Leaf, Link, Part, Path
 from converters.source import Array, Key, Source, State
@@ -133,8 +134,10 @@ class _Maker:
             if factor != 1.0:
                 target = Scale(factor).undo(target, transform.part(like, which))
             targets.append(target)
-        made = transform.inverse(targets, like).astype(like.dtype)
-        return np.ascontiguousarray(made)
+        made = transform.inverse(targets, like)
+        whole = np.empty(made.shape, like.dtype)
+        copy(whole, made)
+        return whole
 
     def _target(self, which: int, state: State) -> Array:
         home = self.homes[self.link.parameter, which, state]

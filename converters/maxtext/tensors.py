@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from converters.copying import copy
 from converters.errors import CheckpointError
 from converters.mapping import Leaf, Part, Path
 from converters.source import Key, Source, State
@@ -57,7 +58,7 @@ def leaf_tensor(path: Path, leaf: Leaf, reading: Reading) -> TargetTensor:
     def build() -> Array:
         whole = np.empty(leaf.shape, FLOAT)
         for slot, part in enumerate(leaf.parts):
-            np.copyto(leaf.slot(whole, slot), read_part(part, reading), casting="unsafe")
+            copy(leaf.slot(whole, slot), read_part(part, reading))
         return whole
 
     sources = tuple(reading.key(part.link.parameter) for part in leaf.parts)
