@@ -9,10 +9,10 @@ from typing import Any
 from converters.errors import CheckpointError
 from converters.megatron import archives, folders, pickles
 from converters.megatron.archives import Stored
-from converters.source import SourceTensor
 
 from . import flat
 from .groups import Owned, group_of
+from .kept import part
 from .parameters import Parameter
 from .ranks import Rank, Ranks
 
@@ -105,12 +105,11 @@ def _of_buffer(
     found = []
     for parameter, start in zip(members, starts, strict=True):
         states = {
-            state: flat.cut(
-                tensors[name].read,
+            state: part(
+                tensors[name],
                 start,
-                parameter.tensor,
+                parameter.tensor.shape,
                 f"{source} {name}[{start}:] ({parameter.key})",
-                SourceTensor(tensors[name].shape, tensors[name].dtype, (), tensors[name].read),
             )
             for name, state in flat.FLAT_STATES.items()
         }

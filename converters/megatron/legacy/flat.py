@@ -9,12 +9,11 @@ with one, and a table built from these places refuses to be read where the two d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from converters.errors import CheckpointError
-from converters.source import Array, SourceTensor, State
+from converters.source import State
 
 _ALIGNMENT = 64
 # Names of the flat tensors.
@@ -92,28 +91,6 @@ def fit(sizes: Sequence[int], lengths: Sequence[int], source: str) -> tuple[Slot
     if bucket != len(lengths):
         raise CheckpointError(_misfit(sizes, lengths, source))
     return tuple(reversed(slots))
-
-
-def cut(
-    load: Callable[[], Array], start: int, like: SourceTensor, origin: str, whole: SourceTensor
-) -> SourceTensor:
-    """A parameter's state out of a flat tensor.
-
-    Args:
-      load: reads the flat tensor.
-      start: first element.
-      like: the parameter, whose shape it gets.
-      origin: for messages.
-      whole: the flat tensor, for its dtype.
-    """
-    return SourceTensor(like.shape, whole.dtype, (origin,), partial(_cut, load, start, like))
-
-
-def _cut(load: Callable[[], Array], start: int, like: SourceTensor) -> Array:
-    size = 1
-    for length in like.shape:
-        size *= length
-    return load()[start : start + size].reshape(like.shape)
 
 
 def _aligned(start: int) -> int:

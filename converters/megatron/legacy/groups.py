@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 from converters.errors import CheckpointError
 from converters.megatron import names
 from converters.megatron.archives import Stored
-from converters.source import SourceTensor, State
+from converters.source import State
 
+from .kept import Kept, kept
 from .parameters import Parameter
 
 # Advice of every refusal here.
@@ -43,7 +44,7 @@ class Owned:
     """A parameter and what an optimizer keeps about it."""
 
     parameter: Parameter
-    states: Mapping[State, SourceTensor]
+    states: Mapping[State, Kept]
 
 
 class Saved(NamedTuple):
@@ -186,17 +187,17 @@ def _matched(saved: Saved, members: Sequence[Parameter], group: Group, file: str
     masters = iter(saved.masters)
     owned = []
     for parameter, state in zip(members, saved.states, strict=True):
-        kept = states_of(parameter, state, file)
+        states = states_of(parameter, state, file)
         if saved.masters and parameter.tensor.dtype.itemsize == 2:
-            kept[State.MASTER] = checked(parameter, "fp32_param", next(masters), file)
-        owned.append(Owned(parameter, kept))
+            states[State.MASTER] = checked(parameter, "fp32_param", next(masters), file)
+        owned.append(Owned(parameter, states))
     return owned
 
 
-def states_of(parameter: Parameter, state: Any, file: str) -> dict[State, SourceTensor]:
+def states_of(parameter: Parameter, state: Any, file: str) -> dict[State, Kept]:
     if not isinstance(state, dict):
         raise CheckpointError(f"{file}: the optimizer's state of {parameter.name} is no dictionary")
-    kept: dict[State, SourceTensor] = {}
+    found: dict[State, Kept] = {}
     for key, value in state.items():
         if key == "step":
             continue
@@ -205,16 +206,16 @@ def states_of(parameter: Parameter, state: Any, file: str) -> dict[State, Source
                 f"{file}: the optimizer keeps {key!r} of {parameter.name}: only Muon's and Adam's "
                 "states are converted"
             )
-        kept[names.STATES[key]] = checked(parameter, key, value, file)
-    muon = State.MOMENTUM in kept
-    if not muon and not {State.EXP_AVG, State.EXP_AVG_SQ} <= kept.keys():
+        found[names.STATES[key]] = checked(parameter, key, value, file)
+    muon = State.MOMENTUM in found
+    if not muon and not {State.EXP_AVG, State.EXP_AVG_SQ} <= found.keys():
         raise CheckpointError(
             f"{file}: the optimizer keeps only {sorted(state)} of {parameter.name}"
         )
-    return kept
+    return found
 
 
-def checked(parameter: Parameter, key: str, value: Any, file: str) -> SourceTensor:
+def checked(parameter: Parameter, key: str, value: Any, file: str) -> Kept:
     """The state's tensor, named after its parameter, if it has the parameter's shape."""
     if not isinstance(value, Stored) or value.shape != parameter.tensor.shape:
         shape = value.shape if isinstance(value, Stored) else type(value).__name__
@@ -223,5 +224,5 @@ def checked(parameter: Parameter, key: str, value: Any, file: str) -> SourceTens
             f"{parameter.tensor.shape}: the order of the optimizer's parameters is not the one "
             f"known; {ADVICE}"
         )
-    origin = (f"{file}: optimizer {key} of {parameter.key}",)
-    return SourceTensor(value.shape, value.dtype, origin, value.read)
+    origin = f"{file}: optimizer {key} of {parameter.key}"
+    return kept(value, origin)

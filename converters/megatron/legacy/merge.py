@@ -58,7 +58,7 @@ class Part(NamedTuple):
     tensor: SourceTensor
 
 
-class _Join(NamedTuple):
+class Join(NamedTuple):
     """How parts become one array: concatenated on ``axis`` after splitting each in ``halves``."""
 
     axis: int
@@ -152,7 +152,7 @@ def _whole(
                 f"{part.tensor.origin[0]}: {name} is {part.tensor.dtype} {part.tensor.shape}, in "
                 f"{first.origin[0]} {first.dtype} {first.shape}: files of two runs"
             )
-    join = _join(name, first, cuts, arguments)
+    join = join_of(name, first, cuts, arguments)
     if join is None:
         return _one_of(name, [part.tensor for part in parts])
     pieces = [_one_of(name, copies[cut]) for cut in range(cuts)]
@@ -166,26 +166,26 @@ def _whole(
     return SourceTensor(tuple(shape), first.dtype, _origins(pieces), load)
 
 
-def _join(name: str, part: SourceTensor, cuts: int, arguments: Mapping[str, Any]) -> _Join | None:
+def join_of(name: str, part: SourceTensor, cuts: int, arguments: Mapping[str, Any]) -> Join | None:
     """None if every rank holds the whole tensor."""
     if cuts == 1:
-        return _Join(0, 1)
+        return Join(0, 1)
     if is_replicated(name):
         return None
     tail = _tail(name)
     if tail in _ROWS:
-        return _Join(0, 1)
+        return Join(0, 1)
     if tail in _COLUMNS:
-        return _Join(1, 1)
+        return Join(1, 1)
     if tail in _HALVES:
-        return _Join(0, 2 if is_gated(arguments) else 1)
+        return Join(0, 2 if is_gated(arguments) else 1)
     if tail in _ROWS_OF:
         try:
             whole = _ROWS_OF[tail](arguments)
         except (KeyError, TypeError) as error:
             raise CheckpointError(f"{part.origin[0]}: the arguments lack {error}") from error
         if part.shape[0] in (whole, whole // cuts):
-            return None if part.shape[0] == whole else _Join(0, 1)
+            return None if part.shape[0] == whole else Join(0, 1)
     raise CheckpointError(
         f"{part.origin[0]}: nobody knows how {name} {part.shape} was cut {cuts} ways: save with "
         "--ckpt-format torch_dist, which says so"
@@ -229,7 +229,7 @@ def same_bits(one: Array, other: Array) -> bool:
     return bool(np.array_equal(*pair))
 
 
-def _concatenate(pieces: Sequence[SourceTensor], join: _Join, shape: tuple[int, ...]) -> Array:
+def _concatenate(pieces: Sequence[SourceTensor], join: Join, shape: tuple[int, ...]) -> Array:
     """Piece r's half h is block ``h * len(pieces) + r`` of the whole."""
     whole = np.empty(shape, pieces[0].dtype)
     block = shape[join.axis] // (len(pieces) * join.halves)

@@ -10,8 +10,9 @@ from typing import Any
 from converters.errors import CheckpointError
 from converters.megatron import names
 from converters.megatron.archives import Stored
-from converters.source import SetAside, SourceTensor
+from converters.source import SetAside
 
+from .kept import Kept, kept
 from .ranks import Place, Rank, Ranks
 
 _LAYER = re.compile(r"decoder\.layers\.(\d+)\.(.+)")
@@ -40,7 +41,7 @@ class Parameter:
     name: str
     expert: int | None
     grouped: int
-    tensor: SourceTensor
+    tensor: Kept
     trained: bool
 
     @property
@@ -149,7 +150,7 @@ def _parameter(rank: Rank, chunk: int, key: str, tensor: Stored, first_layer: in
         name,
         expert,
         int(grouped[2]) if grouped else 0,
-        SourceTensor(tensor.shape, tensor.dtype, (f"{rank.file}: {key}",), tensor.read),
+        kept(tensor, f"{rank.file}: {key}"),
         not any(name.endswith(f".{buffer}") for buffer in names.BUFFERS),
     )
 

@@ -35,7 +35,7 @@ def open_legacy(folder: Path, opaque: tuple[str, ...] = (), *, optimizer: bool =
     """
     ranks = open_ranks(folder, opaque)
     found, aside = parameters(ranks)
-    variant, owned = _owned(ranks, found, opaque) if optimizer else ("", weights_only(found))
+    variant, owned = owned_of(ranks, found, opaque) if optimizer else ("", weights_only(found))
     run = Run(ranks.arguments, ranks.iteration, _optimizers(ranks), _schedule(ranks))
     require_one_iteration(folder, run)
     return Source(
@@ -48,7 +48,7 @@ def open_legacy(folder: Path, opaque: tuple[str, ...] = (), *, optimizer: bool =
     )
 
 
-def _owned(
+def owned_of(
     ranks: Ranks, found: Mapping[Place, tuple[Parameter, ...]], opaque: tuple[str, ...]
 ) -> tuple[str, Sequence[Owned]]:
     """Variant of the optimizer's format, and every parameter with its states."""
@@ -61,7 +61,7 @@ def _owned(
             f"{other.file}: has no 'optimizer', but {with_state[0].file} has: the files are of two "
             "checkpoints"
         )
-    variant = _variant(ranks)
+    variant = variant_of(ranks)
     owned: list[Owned] = []
     for rank in ranks.ranks:
         own = found[rank.place]
@@ -74,7 +74,7 @@ def _owned(
     return variant, owned
 
 
-def _variant(ranks: Ranks) -> str:
+def variant_of(ranks: Ranks) -> str:
     """How the optimizer's state is kept; empty if in the files of the model."""
     if ranks.arguments.get("use_distributed_optimizer"):
         return "distributed"

@@ -19,6 +19,8 @@ from .ranks import Place, Sizes
 
 _EMBEDDING = "embedding.word_embeddings.weight"
 _OUTPUT = "output_layer.weight"
+# The down projection of MLA, queries before keys and values, as one linear layer.
+FUSED = ".linear_qkv_down_proj."
 _CHECKED_AT_ONCE = 1 << 22
 
 
@@ -41,7 +43,7 @@ def tabulate(
     parts: dict[Key, list[Part]] = {}
     for one in owned:
         for state, tensor in {State.WEIGHT: one.parameter.tensor, **one.states}.items():
-            key = Key(_tied(one.parameter, arguments), state)
+            key = Key(canonical(one.parameter, arguments), state)
             for part in _parts(one.parameter, tensor, sizes, arguments):
                 parts.setdefault(key, []).append(part)
     experts = arguments.get("num_experts") or 0
@@ -55,7 +57,7 @@ def tabulate(
     return _in_order(verified(table))
 
 
-def _tied(parameter: Parameter, arguments: Mapping[str, Any]) -> str:
+def canonical(parameter: Parameter, arguments: Mapping[str, Any]) -> str:
     """A tied output layer is a copy of the embedding on the last stage."""
     untied = arguments.get("untie_embeddings_and_output_weights")
     return _EMBEDDING if parameter.name == _OUTPUT and not untied else parameter.name
@@ -67,7 +69,7 @@ def _parts(
     if not parameter.is_expert:
         return [Part(parameter.place.tensor, None, tensor)]
     cut = sizes.expert_part(parameter.place)
-    here = _local_experts(parameter, sizes, arguments)
+    here = local_experts(parameter, sizes, arguments)
     first = parameter.place.expert * here
     if parameter.grouped:
         return [
@@ -81,7 +83,7 @@ def _parts(
     return [Part(cut, first + parameter.expert, tensor)]
 
 
-def _local_experts(parameter: Parameter, sizes: Sizes, arguments: Mapping[str, Any]) -> int:
+def local_experts(parameter: Parameter, sizes: Sizes, arguments: Mapping[str, Any]) -> int:
     experts = arguments.get("num_experts")
     if not isinstance(experts, int) or experts < 1 or experts % sizes.expert:
         raise CheckpointError(
@@ -120,17 +122,22 @@ def _split_fused(
     key: Key, whole: SourceTensor, arguments: Mapping[str, Any]
 ) -> dict[Key, SourceTensor]:
     """Two parameters of the fused down projection of MLA, queries first; else the one."""
-    fused = ".linear_qkv_down_proj."
-    if fused not in key.parameter:
+    if FUSED not in key.parameter:
         return {key: whole}
     query = arguments.get("q_lora_rank")
     if not isinstance(query, int) or not 0 < query < whole.shape[0]:
         raise CheckpointError(f"{whole.origin[0]}: the arguments say q_lora_rank={query!r}")
-    spans = {"linear_q_down_proj": (0, query), "linear_kv_down_proj": (query, whole.shape[0])}
+    first, second = fused_names(key.parameter)
     return {
-        Key(key.parameter.replace(fused, f".{name}."), key.state): rows(whole, *span)
-        for name, span in spans.items()
+        Key(first, key.state): rows(whole, 0, query),
+        Key(second, key.state): rows(whole, query, whole.shape[0]),
     }
+
+
+def fused_names(name: str) -> tuple[str, str]:
+    """The two parameters whose rows a fused down projection holds, in their order."""
+    apart = (".linear_q_down_proj.", ".linear_kv_down_proj.")
+    return name.replace(FUSED, apart[0]), name.replace(FUSED, apart[1])
 
 
 def verified(table: Mapping[Key, SourceTensor]) -> dict[Key, SourceTensor]:
