@@ -65,8 +65,12 @@ def from_args_file(path: Path, assumptions: Sequence[str] = ()) -> Reference:
 
     overrides = dict(_assumption(text) for text in assumptions)
     try:
-        spec, notes = megatron_args.settle(megatron_args.read_args_file(path), overrides)
-    except (SpecError, OSError) as error:
+        args = megatron_args.read_args_file(path)
+    except SpecError as error:  # It names the file, and the line if there is one.
+        raise MigrateError(Problem(str(error))) from None
+    try:
+        spec, notes = megatron_args.settle(args, overrides)
+    except SpecError as error:
         raise MigrateError(Problem(str(error), str(path))) from None
     shared = frozenset(row.key for row in CONFIG_KEYS if row.shared)
     return Reference(path.name, spec, shared, tuple(notes))

@@ -288,8 +288,13 @@ def test_a_foreign_third_party_fork_is_not_overwritten(tree: Path) -> None:
 def test_a_file_of_arguments_that_is_no_json_is_refused(tree: Path, tmp_path: Path) -> None:
     path = tmp_path / "args.json"
     path.write_text('{"muon_momentum": 0.9,\n oops}')
-    message = refused(tree, "--megatron-args", str(path))
-    assert "args.json" in message
-    assert "absent.json" in refused(tree, "--megatron-args", str(tmp_path / "absent.json"))
+    assert refused(tree, "--megatron-args", str(path)).startswith(
+        f"muon-migrate: {path}:2: not JSON: "
+    )
+    for unreadable in (tmp_path / "absent.json", tmp_path):
+        message = refused(tree, "--megatron-args", str(unreadable))
+        assert message.count(f"{unreadable}: ") == 1
     path.write_text("{}")
-    assert "args.json" in refused(tree, "--megatron-args", str(path))
+    assert f"{path}: the arguments do not say optimizer" in refused(
+        tree, "--megatron-args", str(path)
+    )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from codemods.cli import cli
 from codemods.fixers import FIXERS
 from muon_fork.presets import DEFAULT_REFERENCE, PRESETS
 from tests.codemods.trees import SMALL, copy_of, migrate, refused, snapshot
@@ -119,6 +120,15 @@ def test_status_tells_where_the_tree_stands(tree: Path) -> None:
     assert result.code == 1
     assert result.document["changed_since_apply"] == ["maxtext/optimizers/optimizers.py"]
     assert result.document["can_revert"] is False
+
+
+def test_the_guide_names_every_option_and_preset() -> None:
+    guide = (Path(__file__).parents[2] / "docs/migrate.md").read_text(encoding="utf-8")
+    names = [
+        option for p in cli.commands["apply"].params for option in p.opts if p.opts[0][0] == "-"
+    ]
+    assert [name for name in (*names, *cli.commands) if name not in guide] == []
+    assert [row.name for row in PRESETS if f"`{row.name}`" not in guide] == []
 
 
 def test_list_fixers_lists_them_in_order() -> None:
