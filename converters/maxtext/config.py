@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from converters.errors import CheckpointError
 from converters.families.family import Family
 from converters.families.model import Model, size
+from converters.mapping import Leaf
 from muon_fork.config_keys import TRAINER_CLIP, config_values
 from muon_fork.spec import MuonSpec
 
@@ -76,6 +77,32 @@ def config_of(
         if arguments.get(name) not in plain
     ]
     return config, tuple(notes)
+
+
+# Leaves whose last axes are sizes of the configuration.
+_SIZED: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
+    (("token_embedder", "embedding"), ("vocab_size", "base_emb_dim")),
+    (("mlp", "wi_0", "kernel"), ("base_mlp_dim",)),
+    (("MoeBlock_0", "wi_0"), ("base_emb_dim", "base_moe_mlp_dim")),
+    (("moe_block", "wi_0"), ("base_emb_dim", "base_moe_mlp_dim")),
+    (("GptOssMlp", "wi_0"), ("base_emb_dim", "base_moe_mlp_dim")),
+    (("gate", "kernel"), ("num_experts",)),
+)
+
+
+def check_sizes(leaves: Sequence[Leaf], config: Mapping[str, Any]) -> None:
+    """Raise CheckpointError where the run's arguments and its tensors are of different models."""
+    for leaf in leaves:
+        for tail, keys in _SIZED:
+            if leaf.path[-len(tail) :] != tail:
+                continue
+            expected = tuple(config[key] for key in keys)
+            if leaf.shape[-len(keys) :] != expected:
+                raise CheckpointError(
+                    f"{leaf.parts[0].link.parameter}: {'/'.join(leaf.path)} has shape "
+                    f"{list(leaf.shape)}, the arguments ask for {list(expected)} at its end "
+                    f"({', '.join(keys)}): arguments and tensors are of different models"
+                )
 
 
 def run_config(

@@ -19,7 +19,7 @@ from converters.target import TargetState, TargetTensor, leaves
 from muon_fork.megatron_args import settle
 from muon_fork.spec import MuonSpec, SpecError
 
-from .config import command_line, config_of, run_config
+from .config import check_sizes, command_line, config_of, run_config
 from .ownership import NEEDED, Owner, missing_state, owners
 from .state import Counts, Moments, parameters, train_state, variables
 from .tensors import FLOAT, Reading, constant, leaf_tensor
@@ -122,6 +122,7 @@ def plan_target(source: Source, options: Options) -> Plan:
     config, notes = config_of(family, model, arguments, vocabulary[0])
     found = _with_variables(prove(table, shapes, aside), version, config["model_name"])
     _check_states(source, shapes)
+    check_sizes(found, config)
     spec, spec_notes = _spec(source, options)
     run_keys, run_notes = run_config(arguments, spec, options.scan, version, layout)
     written = _write(source, options, found, model, spec, layout)
@@ -131,7 +132,14 @@ def plan_target(source: Source, options: Options) -> Plan:
         leaves=found,
         dropped=(*source.set_aside, *dropped),
         created=written.created,
-        notes=(*_family_notes(family), *spec_notes, *vocabulary[1], *notes, *run_notes),
+        notes=(
+            *_family_notes(family),
+            *spec_notes,
+            *_momentum_notes(written.factor),
+            *vocabulary[1],
+            *notes,
+            *run_notes,
+        ),
         spec=spec,
         momentum_factor=written.factor,
         family=family.name,
@@ -164,6 +172,13 @@ def _family_notes(family: Family) -> tuple[str, ...]:
     if family.verified:
         return ()
     return (f"family {family.name}: its names were not verified against a real checkpoint",)
+
+
+def _momentum_notes(factor: float) -> tuple[str, ...]:
+    if factor == 1.0:
+        return ()
+    saved, kept = ("mean", "sum") if factor > 1 else ("sum", "mean")
+    return (f"momentum was saved as a {saved} of gradients and is kept as a {kept}: x {factor!r}",)
 
 
 def _vocabulary(

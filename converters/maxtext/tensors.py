@@ -85,9 +85,8 @@ def constant(
     """A leaf that no tensor of the source holds."""
     array = np.asarray(value, dtype)
     shape = array.shape if shape is None else shape
-    return TargetTensor(
-        path, shape, array.dtype, (), f"constant {value!r}", lambda: np.full(shape, array)
-    )
+    words = f"constant {value!r}" if array.ndim == 0 else "constant"
+    return TargetTensor(path, shape, array.dtype, (), words, lambda: np.full(shape, array))
 
 
 def _load(tensors: Mapping[Key, Any], key: Key) -> Array:

@@ -131,6 +131,8 @@ def test_momentum_is_scaled_to_what_the_spec_keeps(
     origin = source(MODELS["qwen3"], momentum=saved)
     plan = planned(origin, momentum=override)
     assert plan.momentum_factor == factor
+    told = [note for note in plan.notes if note.startswith("momentum was saved as a sum")]
+    assert bool(told) == (factor != 1.0)
     key = Key("decoder.layers.0.mlp.linear_fc2.weight", State.MOMENTUM)
     path = "opt_state/inner_states/muon/inner_state/0/mu/decoder/layers/mlp/wo/kernel"
     expected = (origin.tensors[key].load().astype(np.float64) * factor).astype(np.float32)
@@ -449,6 +451,24 @@ def test_sizes_are_maxtexts() -> None:
 def test_what_maxtext_does_not_compute_is_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
         planned(changed(source(MODELS["llama2"]), **arguments))
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments", "message"),
+    [
+        ("llama2", {"hidden_size": 32}, r"\[256, 64\], the arguments ask for \[256, 32\]"),
+        ("llama2", {"ffn_hidden_size": 97}, "ask for .97. at its end .base_mlp_dim"),
+        ("qwen3_moe", {"moe_ffn_hidden_size": 48}, "ask for .64, 48. at its end"),
+        ("deepseek3", {"num_experts": 8}, "ask for .8. at its end .num_experts"),
+        ("llama2", {"num_layers": 3}, "decoder.layers.2.input_layernorm.weight: in the table"),
+        ("llama2", {"num_query_groups": 4}, "expected 192 rows: 4 groups of 1 queries"),
+    ],
+)
+def test_arguments_of_another_model_are_noticed(
+    model: str, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        planned(changed(source(MODELS[model]), **arguments))
 
 
 def test_gemma2_27b_divides_by_144() -> None:
