@@ -96,19 +96,20 @@ def convert(request: Request, stop: threading.Event) -> dict[str, Any]:
     """
     source, plan, need = prepare(request)
     require(need, request.target.absolute().parent)
-    runtime.start(request.processes)
-    if request.processes.index == 0:
-        with commit.growing(request.target) as folder:
-            digests = _write(request, plan, need, folder, stop)
-            if stop.is_set():
-                raise Stopped
-            result = _report(request, source, plan, need, digests)
-            report.write(folder / commit.REPORT, result)
-    else:
-        folder = commit.hidden(request.target.absolute().resolve())
-        _write(request, plan, need, folder, stop)
-        result = {}
-    runtime.meet("published")
+    with runtime.stdout_kept_clean(request.processes):
+        runtime.start(request.processes)
+        if request.processes.index:
+            folder = commit.hidden(request.target.absolute().resolve())
+            _write(request, plan, need, folder, stop)
+            result = {}
+        else:
+            with commit.growing(request.target) as folder:
+                digests = _write(request, plan, need, folder, stop)
+                if stop.is_set():
+                    raise Stopped
+                result = _report(request, source, plan, need, digests)
+                report.write(folder / commit.REPORT, result)
+        runtime.meet("published")
     return result
 
 

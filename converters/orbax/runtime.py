@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import jax
@@ -47,6 +51,22 @@ def start(processes: Processes = ALONE) -> None:
         )
     except (RuntimeError, ValueError) as error:
         raise CheckpointError(f"--coordinator {processes.coordinator}: {error}") from error
+
+
+@contextmanager
+def stdout_kept_clean(processes: Processes) -> Iterator[None]:
+    """Send what JAX's library for several processes prints on stdout to stderr."""
+    if processes.count == 1:
+        yield
+        return
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def meet(place: str) -> None:
