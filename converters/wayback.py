@@ -16,11 +16,12 @@ from converters.estimate import estimate, require
 from converters.maxtext.plan import Options, Plan, plan_target
 from converters.maxtext.reverse import plan_source
 from converters.maxtext.versions import NEWEST_RELEASE
+from converters.megatron.legacy.writer import write_legacy
 from converters.megatron.open import open_source
 from converters.megatron.write_torch_dist import write_torch_dist
 from converters.orbax import runtime
 from converters.progress import progress
-from converters.source import Array, Key, Source
+from converters.source import Array, Key, Source, State
 from converters.target import Path as KeyPath
 
 if TYPE_CHECKING:
@@ -74,12 +75,12 @@ def convert_back(request: Request, stop: threading.Event) -> dict[str, Any]:
 
     saved = open_saved(request.checkpoint)
     options = options_for(saved, request)
-    source = open_source(
-        request.like,
-        iteration=request.like_iteration,
-        opaque=request.opaque,
-        optimizer=options.optimizer,
-    )
+    source = open_source(request.like, iteration=request.like_iteration, opaque=request.opaque)
+    if not options.optimizer and any(key.state is not State.WEIGHT for key in source.tensors):
+        raise CheckpointError(
+            f"{saved.folder}: has weights only, and {source.folder} an optimizer's state, which "
+            "would no longer belong to them: orbax2safetensors writes weights alone"
+        )
     inputs = (request.checkpoint, saved.folder, request.like, source.folder)
     commit.check_output(request.out, inputs, request.force)
     plan = plan_target(source, options)
@@ -93,7 +94,7 @@ def convert_back(request: Request, stop: threading.Event) -> dict[str, Any]:
         commit.growing(request.out) as folder,
     ):
         hashes = Hashes(source, plan_source(plan, source, leaves.read), stop, advance)
-        write_torch_dist(
+        writer_for(source)(
             request.like,
             folder,
             hashes.values(),
@@ -105,6 +106,11 @@ def convert_back(request: Request, stop: threading.Event) -> dict[str, Any]:
         result = _report(request, saved, source, plan, step, hashes, unused)
         report.write(folder / commit.REPORT, result)
     return result
+
+
+def writer_for(source: Source) -> Callable[..., Path]:
+    """What writes checkpoints of this format; the others are refused by the first."""
+    return write_legacy if source.format.partition("+")[0] == "torch" else write_torch_dist
 
 
 def options_for(saved: Saved, request: Request) -> Options:

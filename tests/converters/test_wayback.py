@@ -35,11 +35,18 @@ ROUND_TRIPS = (
     ("mla_td", ()),
     ("pp2_td", ()),
     ("moe_ep2_td", ()),
+    ("muon_layerwise_bf16_dp2_td", ()),
+    ("dense_legacy", ()),
+    ("bf16_legacy", ()),
 )
 
 
 def run(*words: object) -> Result:
     return CliRunner().invoke(main, [str(word) for word in words])
+
+
+def files_below(folder: Path) -> list[Path]:
+    return sorted(file.relative_to(folder) for file in folder.rglob("*") if file.is_file())
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +66,8 @@ def test_there_and_back_is_the_same_to_the_byte(
     result = run("orbax2megatron", there, "--like", MEGATRON / name, "--out", back)
     assert result.exit_code == 0, result.output
     origin = open_source(MEGATRON / name).folder
-    files = sorted(file.name for file in origin.iterdir())
-    assert sorted(file.name for file in (back / origin.name).iterdir()) == files
+    files = files_below(origin)
+    assert files_below(back / origin.name) == files
     for file in files:
         assert (back / origin.name / file).read_bytes() == (origin / file).read_bytes(), file
 
@@ -112,6 +119,15 @@ def test_what_does_not_fit_is_refused(
     assert message in result.stderr
     assert "Traceback" not in result.output
     assert not list(tmp_path.iterdir())
+
+
+def test_weights_alone_make_no_checkpoint_with_an_optimizer(tmp_path: Path) -> None:
+    like, there = MEGATRON / "dense_td", tmp_path / "there"
+    assert run("megatron2orbax", like, "--out", there, "--no-optimizer").exit_code == 0
+    result = run("orbax2megatron", there, "--like", like, "--out", tmp_path / "back")
+    assert result.exit_code == 2, result.output
+    assert "has weights only" in result.stderr
+    assert {p.name for p in tmp_path.iterdir()} == {"there"}
 
 
 def test_nan_is_refused(done: Path, tmp_path: Path) -> None:
