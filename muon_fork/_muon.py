@@ -23,11 +23,13 @@ from .newton_schulz import (
     check_choice,
     check_count,
     coefficient_rows,
-    orthogonalize,
+    iterate,
+    normalize,
 )
-from .packing import make_plan, map_matrices, scale_per_leaf
+from .packing import make_plan, scale_per_leaf
 from .scaling import scale_function
 from .spec import EpsMode, NesterovStyle, NsDtype, NsRounding, Preconditioning, ScaleMode
+from .stacks import map_matrices
 
 __all__ = ["MuonDimensionNumbers", "MuonState", "muon", "scale_by_muon", "scale_by_shape"]
 
@@ -112,7 +114,8 @@ def scale_by_muon(
         inputs = rule.direction(gradients, momentum, count)
         plan = make_plan([leaf.shape for leaf in inputs], dims)
         outputs = map_matrices(
-            lambda stack: orthogonalize(stack, state.ns_coeffs, how),
+            lambda x: normalize(x, how),
+            lambda x: iterate(x, state.ns_coeffs, how),
             inputs,
             plan,
             batch_update=batch_update,

@@ -1,7 +1,7 @@
 """Newton-Schulz orthogonalisation of stacks of matrices.
 
 One step maps X to ``a X + (b A + c A A) X`` with ``A = X X^H``. The leading axes of an array are a
-batch; which leaves of a model become such stacks is decided in ``packing``.
+batch; ``packing`` and ``stacks`` decide which leaves of a model meet in one array.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import jax.numpy as jnp
 
 from .coefficients import COEFFICIENT_SETS, SIMPLE, expand_coefficients
 from .dimension_numbers import MuonDimensionNumbers
-from .packing import make_plan, map_matrices
+from .packing import make_plan
 from .spec import EpsMode, NsDtype, NsRounding, Preconditioning
+from .stacks import map_matrices
 
 Step = Callable[[jax.Array, jax.Array], Any]
 Coefficients = Any  # array-like of shape (3,) or (n, 3), or the name of a set
@@ -106,28 +107,12 @@ def _named_coefficients(name: str, ns_steps: int) -> tuple[Any, ...]:
     return expand_coefficients(name, ns_steps)
 
 
-def orthogonalize(x: jax.Array, ns_coeffs: jax.Array, how: NewtonSchulz) -> Any:
-    """Orthogonalise every matrix of a stack.
-
-    Args:
-      x: shape [..., rows, columns], real or complex.
-      ns_coeffs: shape (3,), or (n, 3) with one row per step.
-      how: the choices that are fixed at trace time.
-
-    Returns:
-      An array of the shape and dtype of ``x``.
+def normalize(x: jax.Array, how: NewtonSchulz) -> Any:
+    """Matrices [..., rows, columns] as the iteration wants them: its dtype, norm at most one.
 
     Raises:
       ValueError: a dtype that the iteration cannot run in.
     """
-    if x.shape[-2] <= x.shape[-1]:
-        return _iterate(_normalize(x, how), ns_coeffs, how).astype(x.dtype)
-    # f(X^T) = f(X)^T, and the product with the shorter side first is the cheaper one.
-    y = _normalize(jnp.swapaxes(x, -1, -2), how)
-    return jnp.swapaxes(_iterate(y, ns_coeffs, how), -1, -2).astype(x.dtype)
-
-
-def _normalize(x: jax.Array, how: NewtonSchulz) -> Any:
     dtype = _compute_dtype(x.dtype, how.dtype)
     if how.preconditioning not in ("frobenius", "spectral"):
         return x.astype(dtype)
@@ -137,7 +122,17 @@ def _normalize(x: jax.Array, how: NewtonSchulz) -> Any:
     return y / _guarded(_norm(y, how.preconditioning), how)
 
 
-def _iterate(x: jax.Array, ns_coeffs: jax.Array, how: NewtonSchulz) -> Any:
+def iterate(x: jax.Array, ns_coeffs: jax.Array, how: NewtonSchulz) -> Any:
+    """Orthogonalise normalised matrices.
+
+    Args:
+      x: shape [..., rows, columns], real or complex; rows <= columns is the cheaper orientation.
+      ns_coeffs: shape (3,), or (n, 3) with one row per step.
+      how: the choices that are fixed at trace time.
+
+    Returns:
+      An array of the shape and dtype of ``x``.
+    """
     if how.dtype == "bfloat16":
         return _iterate_bfloat16(x, ns_coeffs, how)
     rows = ns_coeffs.astype(x.dtype)
@@ -309,7 +304,8 @@ def orthogonalize_via_newton_schulz(
         ns_steps, eps, eps_mode, preconditioning, ns_dtype, cast_before_norm, ns_rounding
     )
     (result,) = map_matrices(
-        lambda stack: orthogonalize(stack, ns_coeffs, how),
+        lambda x: normalize(x, how),
+        lambda x: iterate(x, ns_coeffs, how),
         [x],
         make_plan([x.shape], [dimension_numbers]),
     )

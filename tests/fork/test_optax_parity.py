@@ -96,15 +96,13 @@ def assert_same(ours, theirs, bound):
         assert relative(ours[name], old) <= bound, name
 
 
-# Leaves whose matrix is the merged view of several axes sum their norm in another order than optax
-# does; after Newton-Schulz that is up to 1.2e-6, where optax itself is 1.0e-6 from float64.
-FLOAT32 = 2e-6
-
-# JAX 0.12 compiles optax's lone matrices otherwise: 8.5e-7 where JAX 0.10 is equal to the bit, and
-# 1.3e-5 behind a spectral norm. There it is optax that leaves float64, see the test below.
+# JAX 0.12 compiles batched products otherwise than lone ones: leaves with batch axes are up to
+# 1.2e-6 apart there, and 1.3e-5 behind a spectral norm, where it is optax that leaves float64, see
+# the test below. Lone matrices stay equal to the bit, on JAX 0.10 everything does.
 IS_JAX_0_10 = jax.__version_info__ < (0, 11)
-EXACT = 0.0 if IS_JAX_0_10 else 1e-6
+FLOAT32 = 1e-6 if IS_JAX_0_10 else 2e-6
 SPECTRAL = FLOAT32 if IS_JAX_0_10 else 2e-5
+BIT_EQUAL = [name for name in SHAPES if IS_JAX_0_10 or name not in ("batched", "four")]
 
 
 def compare(options, steps=50, dtype=jnp.float32, bound=FLOAT32, shapes=SHAPES):
@@ -141,7 +139,7 @@ def test_the_spectral_norm_is_no_farther_from_float64_than_optax():
 
 
 def test_default_is_bit_equal():
-    compare({}, 5, bound=EXACT, shapes={name: SHAPES[name] for name in SHAPES if name != "heads"})
+    compare({}, 50, bound=0.0, shapes={name: SHAPES[name] for name in BIT_EQUAL})
 
 
 @pytest.mark.parametrize("preconditioning", ["frobenius", "spectral", "aol"])
