@@ -62,13 +62,14 @@ def muon_imports(source: Source, context: Context) -> tuple[MuonImport, ...]:
 def _muon_imports(source: Source, fork: str) -> tuple[MuonImport, ...]:
     found = tuple(_from_imports(source))
     top = {id(row.node) for row in found}
+    homes = {*_MUON_MODULES, _SHARED_MODULE, "contrib", *_names_of_shared_module(source)}
     for node in walk(source.module):
         if isinstance(node, cst.ImportFrom) and id(node) not in top:
             _refuse_from(node, source, fork)
         elif isinstance(node, cst.Import):
             _refuse_module(node, source)
         elif isinstance(node, cst.Attribute):
-            _refuse_attribute(node, source)
+            _refuse_attribute(node, source, homes)
     return found
 
 
@@ -201,8 +202,23 @@ def _refuse_module(node: cst.Import, source: Source) -> None:
             )
 
 
-def _refuse_attribute(node: cst.Attribute, source: Source) -> None:
+def _names_of_shared_module(source: Source) -> Iterator[str]:
+    """What ``optax.contrib`` is called in this file."""
+    package, _, own = _SHARED_MODULE.rpartition(".")
+    for node in walk(source.module):
+        if isinstance(node, cst.ImportFrom) and _module_name(node) == package:
+            yield from (local for name, local, _ in _aliases(node) if name == own)
+        elif isinstance(node, cst.Import):
+            for alias in node.names:
+                local = alias.evaluated_alias or alias.evaluated_name
+                if alias.evaluated_name == package:
+                    yield f"{local}.{own}"
+                elif alias.evaluated_name == _SHARED_MODULE:
+                    yield local
+
+
+def _refuse_attribute(node: cst.Attribute, source: Source, homes: set[str]) -> None:
     dotted = _dotted(node)
     head, _, tail = dotted.rpartition(".")
-    if tail in FORK_NAMES and head in (*_MUON_MODULES, _SHARED_MODULE, "contrib"):
+    if tail in FORK_NAMES and head in homes:
         raise AnchorNotFound(f"{dotted}: import it by name at top level", source.line(node))

@@ -54,7 +54,7 @@ def find_kwargs(source: Source, context: Context) -> MuonKwargs:
             source.line(owner),
         )
     found = MuonKwargs(name, owner.params.params[0].name.value, literals[0], tuple(later))
-    _refuse_other_uses(source, owner, found)
+    _refuse_other_uses(source, owner, found, local_names(source, context, "muon"))
     return found
 
 
@@ -149,7 +149,9 @@ def _is_merge(value: cst.BaseExpression, name: str) -> bool:
     )
 
 
-def _refuse_other_uses(source: Source, owner: cst.FunctionDef, found: MuonKwargs) -> None:
+def _refuse_other_uses(
+    source: Source, owner: cst.FunctionDef, found: MuonKwargs, muons: tuple[str, ...]
+) -> None:
     allowed: set[int] = set()
     for node in walk(owner):
         if isinstance(node, cst.Assign) and (
@@ -159,6 +161,11 @@ def _refuse_other_uses(source: Source, owner: cst.FunctionDef, found: MuonKwargs
             if isinstance(node.value, cst.BinaryOperation):
                 allowed.add(id(node.value.left))
         elif isinstance(node, cst.Call) and _only_double_star(node) == found.name:
+            if not _is_name(node.func, muons):
+                called = f"{source.code(node.func)}(**{found.name})"
+                raise AnchorNotFound(
+                    f"{called} is no muon that this file imports by name", source.line(node)
+                )
             allowed.add(id(node.args[0].value))
     for name in _references(owner):
         if name.value == found.name and id(name) not in allowed:

@@ -126,8 +126,15 @@ _IMPORT = b"from optax.contrib._muon import muon as optax_muon\n"
         b"if True:\n  from optax.contrib._muon import muon as optax_muon\n",
         b"from .own import muon as optax_muon\n",
         b"from .. import contrib\noptax_muon = contrib.muon\n",
+        b"from optax import contrib as oc\noptax_muon = oc.muon\n",
+        b"import optax.contrib as oc\noptax_muon = oc.muon\n",
+        b"import optax as o\noptax_muon = o.contrib.muon\n",
+        b"import importlib\noptax_muon = importlib.import_module('optax.contrib').muon\n",
     ],
-    ids=["star", "try", "conditional", "relative", "assigned"],
+    ids=[
+        *("star", "try", "conditional", "relative", "assigned"),
+        *("package renamed", "module renamed", "root renamed", "imported by function"),
+    ],
 )
 def test_imports_that_cannot_be_switched_safely(tree: Path, imported: bytes) -> None:
     edit(tree / OPTIMIZER, lambda d: d.replace(_IMPORT, imported))
