@@ -1,4 +1,4 @@
-"""Load a torch_dist checkpoint into a real Megatron-Core GPT, and take one step.
+"""Load a torch_dist or legacy checkpoint into a real Megatron-Core GPT, and take one step.
 
     python -m tests.real.megatron_resumes ITERATION_FOLDER OUT.npz
 
@@ -47,6 +47,8 @@ def resume(folder: Path, options: frozenset[str]) -> dict[str, Any]:
     tensor_parallel.model_parallel_cuda_manual_seed(7)
     model = build(options)
     optimizer = optimizer_of(model)
+    ranks = list(folder.glob("mp_rank_*"))
+    load = load_legacy if ranks else load_distributed
     iteration = load(model, optimizer, folder)
     loss = loss_of(model, iteration)
     arrays = {"loss": np.array(loss.item()), "iteration": np.array(iteration)}
@@ -125,7 +127,15 @@ def optimizer_of(model: Any) -> Any:
     return get_megatron_optimizer(config, [model])
 
 
-def load(model: Any, optimizer: Any, folder: Path) -> int:
+def load_legacy(model: Any, optimizer: Any, folder: Path) -> int:
+    """Fill both as Megatron's training script does from its one rank's file."""
+    state = torch.load(folder / "mp_rank_00" / "model_optim_rng.pt", weights_only=False)
+    model.module.load_state_dict(state["model"], strict=True)
+    optimizer.load_state_dict(state["optimizer"])
+    return int(state["iteration"])
+
+
+def load_distributed(model: Any, optimizer: Any, folder: Path) -> int:
     """Fill both from the checkpoint, by Megatron's own strict loader."""
     from megatron.core import dist_checkpointing, parallel_state
     from megatron.core.dist_checkpointing.validation import StrictHandling
