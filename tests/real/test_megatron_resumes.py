@@ -12,8 +12,9 @@ import pytest
 
 from checks.tolerances import limit
 from converters.megatron import names
+from converters.megatron.legacy import write_legacy
 from converters.megatron.open import open_source
-from converters.megatron.write import write_like
+from converters.megatron.write_torch_dist import write_torch_dist
 from converters.source import Key, State
 
 ROOT = Path(__file__).parents[2]
@@ -55,7 +56,7 @@ def test_written_state_is_resumed_like_the_original(name: str, tmp_path: Path) -
             np.testing.assert_allclose(weight, expected, rtol=0, atol=LIMIT, err_msg=key)
 
     values = {key: tensor.load for key, tensor in source.tensors.items()}
-    written = write_like(before, tmp_path, values, iteration=21)
+    written = write_torch_dist(before, tmp_path, values, iteration=21)
     expected = resumed(after, name, tmp_path / "after.npz")
     assert expected["iteration"] == 21
     assert expected["loss"] != first["loss"]
@@ -67,7 +68,7 @@ def test_counts_of_another_size_are_read_back(tmp_path: Path) -> None:
     source = open_source(DATA / "dense_td", iteration=20)
     values = {key: tensor.load for key, tensor in source.tensors.items()}
     # Iteration 100_020 has the tokens of iteration 20.
-    written = write_like(source.folder, tmp_path, values, iteration=100_020)
+    written = write_torch_dist(source.folder, tmp_path, values, iteration=100_020)
     found = resumed(written, "dense_td", tmp_path / "found.npz")
     assert found["iteration"] == 100_020
     assert found["loss"].item() == pytest.approx(LOSSES["dense_td"], abs=5e-7)
@@ -78,6 +79,6 @@ def test_a_legacy_checkpoint_is_resumed_like_torch_dist(tmp_path: Path) -> None:
     """The state of iteration 21, which only torch_dist was saved at, in the files of ``torch``."""
     after = DATA / "dense_td" / "iter_0000021"
     values = {key: tensor.load for key, tensor in open_source(after).tensors.items()}
-    written = write_like(DATA / "dense_legacy", tmp_path, values, iteration=21)
+    written = write_legacy(DATA / "dense_legacy", tmp_path, values, iteration=21)
     expected = resumed(after, "dense_td", tmp_path / "after.npz")
     assert_equal(resumed(written, "dense_td", tmp_path / "written.npz"), expected)
