@@ -27,7 +27,8 @@ def losses(before: Sequence[float], after: Sequence[float], reference: str) -> T
 def semantics(reference: str) -> Table:
     """The formulas, and every MuonSpec field in which the reference differs from the release."""
     table = Table(title="What the optimizer now computes", title_justify="left")
-    for name in ("", "released (optax)", f"migrated ({reference})"):
+    table.add_column("", no_wrap=True, min_width=max(map(len, MuonSpec().__dict__)))
+    for name in ("released (optax)", f"migrated ({reference})"):
         table.add_column(name)
     old, new = preset("optax"), preset(reference)
     table.add_row("momentum", _momentum(old), _momentum(new))

@@ -105,7 +105,7 @@ def _claimed(name: str, pin_files: tuple[str, ...]) -> Iterator[tuple[Path, bool
         is_new = not (home / COMPLETE).exists()
         if is_new:
             shutil.rmtree(home, ignore_errors=True)
-            print(f"environments: building {home}", file=sys.stderr)
+            print(f"environments: building {home} (once; takes some minutes)", file=sys.stderr)
         yield home, is_new
         (home / COMPLETE).touch()
 
