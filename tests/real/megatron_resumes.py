@@ -8,6 +8,8 @@ weights after it and the loss of the step after.
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
 import os
 import sys
 from pathlib import Path
@@ -37,14 +39,9 @@ def main(folder: Path, out: Path, *options: str) -> None:
 
 
 def resume(folder: Path, options: frozenset[str]) -> dict[str, Any]:
-    from megatron.core import parallel_state, tensor_parallel
     from megatron.core.distributed import finalize_model_grads
-    from megatron.core.tensor_parallel import random as megatron_random
 
-    parallel_state.initialize_model_parallel()
-    megatron_random._get_cuda_rng_state = lambda *_, **__: torch.get_rng_state()
-    megatron_random._set_cuda_rng_state = lambda state, *_, **__: torch.set_rng_state(state)
-    tensor_parallel.model_parallel_cuda_manual_seed(7)
+    prepare()
     model = build(options)
     optimizer = optimizer_of(model)
     ranks = list(folder.glob("mp_rank_*"))
@@ -59,6 +56,17 @@ def resume(folder: Path, options: frozenset[str]) -> dict[str, Any]:
         arrays[name] = weight.detach().float().numpy()
     arrays["next_loss"] = np.array(loss_of(model, iteration + 1).item())
     return arrays
+
+
+def prepare() -> None:
+    """One rank in every group, random numbers from the CPU."""
+    from megatron.core import parallel_state, tensor_parallel
+    from megatron.core.tensor_parallel import random as megatron_random
+
+    parallel_state.initialize_model_parallel()
+    megatron_random._get_cuda_rng_state = lambda *_, **__: torch.get_rng_state()
+    megatron_random._set_cuda_rng_state = lambda state, *_, **__: torch.set_rng_state(state)
+    tensor_parallel.model_parallel_cuda_manual_seed(7)
 
 
 def build(options: frozenset[str]) -> Any:
@@ -105,26 +113,33 @@ def build(options: frozenset[str]) -> Any:
     return DistributedDataParallel(config, buckets, model)
 
 
-def optimizer_of(model: Any) -> Any:
+def optimizer_of(model: Any, bf16: bool = False) -> Any:
     """Muon as the samples were trained; learning rates and decay come with the checkpoint."""
-    from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+    from megatron.core import optimizer as optimizers
 
-    config = OptimizerConfig(
+    known = {field.name for field in dataclasses.fields(optimizers.OptimizerConfig)}
+    config = optimizers.OptimizerConfig(
         optimizer="muon",
         lr=1e-2,
         min_lr=1e-3,
         weight_decay=0.1,
         clip_grad=1.0,
         muon_momentum=0.95,
-        muon_nesterov=False,
         muon_scale_mode="spectral",
         muon_extra_scale_factor=0.2,
         muon_fp32_matmul_prec="high",
         muon_num_ns_steps=5,
         muon_split_qkv=True,
         muon_tp_mode="duplicated",
+        bf16=bf16,
+        params_dtype=torch.bfloat16 if bf16 else torch.float32,
+        # Its name up to 0.17.
+        **{"muon_nesterov" if "muon_nesterov" in known else "muon_use_nesterov": False},
     )
-    return get_megatron_optimizer(config, [model])
+    if "muon_nesterov" in known:
+        return optimizers.get_megatron_optimizer(config, [model])
+    older = importlib.import_module("megatron.core.optimizer.muon")
+    return older.get_megatron_muon_optimizer(config, [model])
 
 
 def load_legacy(model: Any, optimizer: Any, folder: Path) -> int:
@@ -161,12 +176,17 @@ def load_distributed(model: Any, optimizer: Any, folder: Path) -> int:
 
 def loss_of(model: Any, iteration: int) -> Any:
     """Of the batch that the samples' runs had at this step."""
-    generator = torch.Generator().manual_seed(1234)
-    tokens = torch.randint(0, 99, (SAMPLES, SEQUENCES + 1), generator=generator)
-    batch = tokens[[(iteration * BATCH + i) % SAMPLES for i in range(BATCH)]]
+    batch = batch_of(iteration)
     model.zero_grad_buffer()
     positions = torch.arange(SEQUENCES).expand(BATCH, SEQUENCES)
     return model(batch[:, :-1], positions, None, labels=batch[:, 1:]).mean()
+
+
+def batch_of(iteration: int) -> torch.Tensor:
+    """Tokens [BATCH, SEQUENCES + 1] of a step."""
+    generator = torch.Generator().manual_seed(1234)
+    tokens = torch.randint(0, 99, (SAMPLES, SEQUENCES + 1), generator=generator)
+    return tokens[[(iteration * BATCH + i) % SAMPLES for i in range(BATCH)]]
 
 
 if __name__ == "__main__":
