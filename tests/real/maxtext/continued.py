@@ -32,19 +32,16 @@ class Continued:
     saved: Saved
 
 
-def go_on(
-    plan: Plan, tree: Path, folder: Path, tokens: np.ndarray, keys: Mapping[str, object]
-) -> Continued:
+def go_on(plan: Plan, tree: Path, folder: Path, tokens: np.ndarray) -> Continued:
     """Write the plan's state, train MaxText from it on ``tokens``, with the plan's configuration.
 
     Args:
       tokens: int32 [steps, batch, length + 1], the first batch that the checkpoint has not seen.
-      keys: configuration on top.
     """
     write_state(plan.state, folder / "converted")
     items = folder / "converted" / str(plan.state.step - 1) / "items"
     words = dict(word.split("=", 1) for word in plan.command)
-    overrides = {**words, **CPU, "load_full_state_path": items, **keys}
+    overrides = {**words, **CPU, "load_full_state_path": items}
     run = train(
         tree,
         folder,
