@@ -17,14 +17,21 @@ from converters.errors import CheckpointError
 Array = NDArray[Any]
 # Large enough for a disk, and small enough to be compressed, read back and restored piecewise.
 CHUNK_BYTES = 8 << 20
-# Chunks of one array that are being compressed, and as many that wait for the disk.
-WINDOW = 2
+# Chunks that are being compressed, all arrays together, and as many that wait for the disk.
+_IN_FLIGHT = 4
 _SCRATCH = {"driver": "memory", "path": "array/"}
 # Files are mapped: each read is from the file as it is now.
 _READING = {"cache_pool#ocdbt": {"total_bytes_limit": 0}, "file_io_mode": {"mode": "memmap"}}
 
 
-def write(spec: dict[str, Any], context: ts.Context, array: Array, name: str) -> Iterator[None]:
+def window_for(workers: int) -> int:
+    """Chunks in flight for each of so many arrays that are written at once."""
+    return max(1, _IN_FLIGHT // workers)
+
+
+def write(
+    spec: dict[str, Any], context: ts.Context, array: Array, name: str, window: int = 2
+) -> Iterator[None]:
     """Encode, write and read back an array. A generator: each step waits for one chunk.
 
     TensorStore encodes as ``spec`` says, into memory; the pieces are moved to the store of the
@@ -36,13 +43,13 @@ def write(spec: dict[str, Any], context: ts.Context, array: Array, name: str) ->
     memory = ts.Context()
     encoder = ts.open({**spec, "kvstore": _SCRATCH}, create=True, context=memory).result()
     encoded = ts.KvStore.open(_SCRATCH, context=memory).result()
-    disk = Disk(spec["kvstore"], context, name)
+    disk = Disk(spec["kvstore"], context, name, window)
     running: deque[Any] = deque()
     chunk = spec["metadata"]["chunk_grid"]["configuration"]["chunk_shape"]
     for region in regions(array.shape, chunk):
         part = array[region] if region else array
         running.append(encoder[region].write(part, can_reference_source_data_indefinitely=True))
-        if len(running) == WINDOW:
+        if len(running) == window:
             running.popleft().result()
             _move(encoded, disk)
         yield
@@ -63,15 +70,16 @@ def _move(encoded: ts.KvStore, disk: Disk) -> None:
 class Disk:
     """Writes values under one prefix and reads each back once it is on disk."""
 
-    def __init__(self, spec: dict[str, Any], context: ts.Context, name: str) -> None:
+    def __init__(self, spec: dict[str, Any], context: ts.Context, name: str, window: int) -> None:
         place = {**spec, "path": f"{name}/"}
         self._name = name
+        self._window = window
         self._store = ts.KvStore.open(place, context=context).result()
         self._again = ts.KvStore.open(place, context=ts.Context(_READING)).result()
         self._waiting: deque[tuple[bytes, bytes, Any]] = deque()
 
     def write(self, key: bytes, value: bytes) -> None:
-        self.settle(WINDOW - 1)
+        self.settle(self._window - 1)
         self._waiting.append((key, value, self._store.write(key, value)))
 
     def settle(self, rest: int) -> None:

@@ -81,9 +81,10 @@ class Streamer:
     stop: threading.Event = field(default_factory=threading.Event)
 
     def run(self, leaves: Sequence[Leaf]) -> None:
+        window = arrays.window_for(self.limits.workers)
         own = [leaf for leaf in leaves if self.mine(leaf.target)]
         jobs = (
-            (sum(leaf.target.bytes for leaf in batch), partial(_work, batch, self.stop))
+            (sum(leaf.target.bytes for leaf in batch), partial(_work, batch, window, self.stop))
             for batch in batches(own)
         )
         budget = Budget(self.limits.bytes)
@@ -115,7 +116,7 @@ def batches(leaves: Sequence[Leaf], limit: int = arrays.CHUNK_BYTES) -> Iterator
         yield batch
 
 
-def _work(batch: list[Leaf], stop: threading.Event) -> list[tuple[TargetTensor, str]]:
+def _work(batch: list[Leaf], window: int, stop: threading.Event) -> list[tuple[TargetTensor, str]]:
     """Build the leaves, write them, hash them meanwhile, read them back."""
     built = []
     for leaf in batch:
@@ -123,7 +124,7 @@ def _work(batch: list[Leaf], stop: threading.Event) -> list[tuple[TargetTensor, 
             raise Stopped
         built.append(_build(leaf.target))
     writes = [
-        arrays.write(leaf.spec.json, leaf.info.ts_context, array, leaf.info.name)
+        arrays.write(leaf.spec.json, leaf.info.ts_context, array, leaf.info.name, window)
         for leaf, array in zip(batch, built, strict=True)
     ]
     for write in writes:
