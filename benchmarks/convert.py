@@ -112,8 +112,8 @@ def plain(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if isinstance(value, known)}
 
 
-def measure(words: list[str]) -> tuple[float, int, str]:
-    """Seconds, peak bytes in memory, and stdout of a Python process."""
+def measure(words: list[str]) -> tuple[float, float, int, str]:
+    """Seconds, those of all cores together, peak bytes in memory, and stdout of a process."""
     begin = time.perf_counter()
     child = subprocess.Popen([sys.executable, *words], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
@@ -122,7 +122,8 @@ def measure(words: list[str]) -> tuple[float, int, str]:
     child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode:
         sys.exit(f"{words[-1]}: ended with {child.returncode}")
-    return time.perf_counter() - begin, usage.ru_maxrss << 10, output
+    cores = usage.ru_utime + usage.ru_stime
+    return time.perf_counter() - begin, cores, usage.ru_maxrss << 10, output
 
 
 def save_from_memory(items: Path, out: Path) -> None:
@@ -140,34 +141,36 @@ def save_from_memory(items: Path, out: Path) -> None:
     with ocp.Checkpointer(ocp.CompositeCheckpointHandler(items=handler)) as saver:
         arguments = ocp.args.Composite(items=ocp.args.PyTreeSave(tree, save_args=options))
         os.sync()
-        begin = time.perf_counter()
+        begin = time.perf_counter(), time.process_time()
         saver.save(str(out), args=arguments)
-        print(time.perf_counter() - begin)
+        print(time.perf_counter() - begin[0], time.process_time() - begin[1])
 
 
 def compare(gib: float, folder: Path, rounds: int) -> int:
     """One row of the table; the peak bytes in memory beside two of the largest leaf."""
     source, out, plain = folder / "ckpt", folder / "out", folder / "plain"
     measure(["-m", "benchmarks.convert", "--generate", str(source), str(gib)])
-    seconds, orbax_seconds, peak, report = [], [], 0, {}
+    ours, theirs, peak, report = [], [], 0, {}
     for _ in range(rounds):
         shutil.rmtree(out, ignore_errors=True)
         command = ["megatron2orbax", str(source), "--out", str(out), "--no-scan", "--json", "-"]
         os.sync()
-        wall, memory, text = measure(["-c", CONVERT, *command])
+        *seconds, memory, text = measure(["-c", CONVERT, *command])
         report, peak = json.loads(text), max(peak, memory)
-        seconds.append(wall)
+        ours.append(seconds)
         words = ["-m", "benchmarks.convert", "--save", report["checkpoint"], str(plain)]
-        orbax_seconds.append(float(measure(words)[2]))
+        theirs.append([float(word) for word in measure(words)[-1].split()])
         shutil.rmtree(plain)
     largest = report["estimate"]["largest"]
     allowed = FIXED + COPIES * largest
     print(
-        f"{report['bytes'] / 2**30:5.2f} GiB  largest leaf {largest >> 20:4d} MiB  "
-        f"peak {peak >> 20:5d} of {allowed >> 20} MiB  {min(seconds):6.1f} s, Orbax from memory "
-        f"{min(orbax_seconds):6.1f} s, ratio {min(seconds) / min(orbax_seconds):.2f}",
-        flush=True,
+        f"{report['bytes'] / 2**30:5.2f} GiB, largest leaf {largest >> 20} MiB: "
+        f"peak {peak >> 20} of {allowed >> 20} MiB"
     )
+    for what, column in (("seconds", 0), ("core seconds", 1)):
+        mine, plainly = (min(row[column] for row in rows) for rows in (ours, theirs))
+        print(f"  {what:12} {mine:6.1f}, Orbax from memory {plainly:6.1f}: {mine / plainly:.2f}")
+    sys.stdout.flush()
     return peak - COPIES * largest
 
 
