@@ -222,7 +222,12 @@ CASES: dict[str, tuple[str, Damage, str]] = {
     "layer lost": (DENSE, model(without("decoder.layers.1.")), "num_layers is 2"),
     "first layer lost": (DENSE, model(without("decoder.layers.0.")), r"layers \[1\]"),
     "no embedding": (DENSE, model(without("embedding.")), "no embedding"),
-    "no final norm": (DENSE, model(without("decoder.final")), "no decoder.final_layernorm"),
+    "no final norm": (DENSE, model(without("decoder.final")), "group of 5 parameters.*has 4"),
+    "no end": (
+        DENSE,
+        model(lambda s: [without(k)(s) for k in ("decoder.final", "output_layer")]),
+        "no decoder.final_layernorm",
+    ),
     "weight lost": (DENSE, model(without(FC2)), "group of 8 parameters.*has 7"),
     "text for a weight": (DENSE, model(put("model", FC2, value="x")), f"{FC2}.*str"),
     "weight transposed": (

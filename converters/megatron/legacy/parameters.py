@@ -163,7 +163,7 @@ def _reason(rank: Rank, key: str, value: Any) -> str:
 
 
 def _require_ends(ranks: Ranks, found: Mapping[Place, tuple[Parameter, ...]]) -> None:
-    """The first chunk embeds and the last one normalizes; otherwise stages were swapped."""
+    """The first chunk embeds and the last one ends; otherwise stages were swapped."""
     for place, own in found.items():
         names_of = {(p.name, p.chunk) for p in own}
         if place.pipeline == 0 and ("embedding.word_embeddings.weight", 0) not in names_of:
@@ -172,8 +172,9 @@ def _require_ends(ranks: Ranks, found: Mapping[Place, tuple[Parameter, ...]]) ->
                 "ranks were swapped, or are of another run"
             )
         last = place.pipeline == ranks.sizes.pipeline - 1
-        final = ("decoder.final_layernorm.weight", ranks.sizes.virtual - 1)
-        if last and final not in names_of:
+        # A stage of its own may hold the loss alone, or predict further tokens.
+        ends = ("decoder.final_layernorm.weight", "output_layer.weight")
+        if last and not any((name, ranks.sizes.virtual - 1) in names_of for name in ends):
             raise CheckpointError(
                 f"{_file(ranks, place)}: the last pipeline stage has no decoder.final_layernorm: "
                 "files of two ranks were swapped, or are of another run"
