@@ -58,6 +58,26 @@ class Stored:
         start = self.offset * self.dtype.itemsize
         return np.ndarray(self.shape, self.dtype, raw.view(np.ndarray), start, strides)
 
+    def with_values(self, values: NDArray[Any]) -> bytearray | memoryview:
+        """The storage's bytes with the tensor's elements replaced by others of its dtype."""
+        if values.nbytes == self.size and self.strides == _contiguous(values.shape):
+            return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
+        with self.file.open("rb") as file:
+            file.seek(self.start)
+            storage = bytearray(file.read(self.size))
+        strides = tuple(s * self.dtype.itemsize for s in self.strides)
+        offset = self.offset * self.dtype.itemsize
+        np.ndarray(self.shape, self.dtype, storage, offset, strides)[...] = values
+        return storage
+
+
+def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))
+
 
 @functools.lru_cache(maxsize=1 << 16)
 def _verify(file: Path, _stamp: int, start: int, size: int, checksum: int, source: str) -> None:

@@ -44,7 +44,7 @@ _BLOCK = 1 << 20
 
 @dataclass
 class _Job:
-    """One checkpoint being written; the last value is kept, since its pieces follow each other."""
+    """One checkpoint being written, with the last value, whose pieces follow each other."""
 
     source: Source
     checkpoint: Checkpoint
@@ -82,7 +82,8 @@ def write_torch_dist(
       root: an existing folder without that iteration. The iteration appears in it complete or not
         at all.
       values: how to make every tensor of ``open_source(like)``; its shape, any floating dtype. A
-        value is rounded to the dtype on disk. Called once for each run of pieces on disk.
+        value is rounded to the dtype on disk. Each is called once, parameter by parameter, if no
+        piece on disk holds more than one layer.
       like_iteration: of ``like``, if not its latest.
       iteration: finished steps, if others than those of ``like``.
       adam_step: Adam's count; by default it moves as far as ``iteration`` does.
@@ -142,7 +143,7 @@ def _job(
     missing, unknown = source.tensors.keys() - values.keys(), values.keys() - source.tensors.keys()
     for odd, what in ((missing, "no value for it"), (unknown, "no such tensor in the checkpoint")):
         if odd:
-            raise CheckpointError(f"{min(odd)}: {what} ({len(odd)} such): {source.folder}")
+            raise CheckpointError(f"{min(odd, key=str)}: {what} ({len(odd)} such): {source.folder}")
     now = position_of(source.run)
     position = moved(source.run, now.iteration if iteration is None else iteration, adam_step)
     if position != now and (source.folder / _FOREIGN_COUNTS).exists():
@@ -162,12 +163,14 @@ def _write(job: _Job, folder: Path) -> None:
     for piece, key in entries + [(p, key) for key, p in job.checkpoint.blobs.items()]:
         by_file.setdefault(piece.file, []).append((piece, key))
     for file, held in by_file.items():
-        with file.open("rb") as old, (folder / file.name).open("w+b") as new:
+        with file.open("rb") as old, (folder / file.name).open("wb") as new:
             for piece, key in sorted(held, key=lambda pair: pair[0].start):
                 start = new.tell()
                 _entry(job, piece, key, old, new)
-                new.seek(0, 2)
                 places[key, piece.offsets] = start, new.tell() - start
+    for key, piece in _in_order(job):
+        with (folder / piece.file.name).open("r+b") as new:
+            _put(job, piece, key, new, places[key, piece.offsets][0])
     common = job.source.folder / COMMON_FILE
     if common.is_file():
         data = set_position(
@@ -184,18 +187,29 @@ def _write(job: _Job, folder: Path) -> None:
 
 
 def _entry(job: _Job, piece: Piece, key: str, old: BinaryIO, new: BinaryIO) -> None:
-    """Append one entry to the file."""
-    if key in job.keys:
-        start = new.tell()
-        _copy(old, piece, new)
-        _put(job, piece, key, new, start)
-    elif key == COMMON_ENTRY or is_distributed_groups(key):
+    """Append one entry to the file, a tensor with its old values."""
+    if key == COMMON_ENTRY or is_distributed_groups(key):
         old.seek(piece.start)
         archive = old.read(piece.length)
         place = piece.file, f"{piece.file}: {key}", piece.start
         new.write(set_position(archive, place, job.checkpoint.opaque, job.position))
     else:
         _copy(old, piece, new)
+
+
+def _in_order(job: _Job) -> list[tuple[str, Piece]]:
+    """Pieces of all files, parameter by parameter: each value is made once for all its pieces."""
+
+    def parameter(item: tuple[str, Piece]) -> tuple[str, str, int]:
+        key, piece = item
+        state, model_key = job.keys[key]
+        name = names.parse(model_key)
+        if name.is_stacked:
+            return name.of_layer(piece.offsets[0]), state.value, name.expert or 0
+        return name.parameter, state.value, name.expert or 0
+
+    entries = job.checkpoint.tensors
+    return sorted(((k, p) for k in job.keys for p in entries[k].pieces), key=parameter)
 
 
 def _copy(old: BinaryIO, piece: Piece, new: BinaryIO) -> None:
@@ -215,36 +229,14 @@ def _put(job: _Job, piece: Piece, key: str, new: BinaryIO, start: int) -> None:
     stored = archives.index(piece.file, source, piece.start, piece.length)
     if not isinstance(stored, archives.Stored) or stored.shape != piece.sizes:
         raise CheckpointError(f"{source}: no tensor of shape {piece.sizes}")
-    new.flush()
     window = cast(BinaryIO, Window(new, start, piece.length))
     slot = next(s for s in zips.slots(window).values() if s.start == stored.start - piece.start)
-    content = _content(stored, _piece_values(job, piece, key, stored.dtype))
+    content = stored.with_values(_piece_values(job, piece, key, stored.dtype))
     new.seek(start + slot.start)
     new.write(content)
     for position in slot.sums:
         new.seek(start + position)
         new.write(zips.checksum(content))
-
-
-def _content(stored: archives.Stored, values: Array) -> bytearray | memoryview:
-    """The storage's bytes with the tensor's elements replaced."""
-    if values.nbytes == stored.size and stored.strides == _contiguous(values.shape):
-        return values.reshape(-1).view(np.uint8).data
-    with stored.file.open("rb") as file:
-        file.seek(stored.start)
-        storage = bytearray(file.read(stored.size))
-    strides = tuple(s * stored.dtype.itemsize for s in stored.strides)
-    offset = stored.offset * stored.dtype.itemsize
-    np.ndarray(stored.shape, stored.dtype, storage, offset, strides)[...] = values
-    return storage
-
-
-def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= size
-    return tuple(reversed(strides))
 
 
 def _piece_values(job: _Job, piece: Piece, key: str, dtype: np.dtype[Any]) -> Array:

@@ -161,6 +161,19 @@ def _flatten(folder: Path) -> None:
     rebuild(folder, {key: edit_tensor(lambda t: t.reshape(48, 32)) for key in keys})
 
 
+@pytest.mark.parametrize("name", ["tp2_td", "moe_ep2_td", "moe_mixed_shared_td"])
+def test_each_value_is_made_once(name: str, tmp_path: Path) -> None:
+    source = open_source(DATA / name, iteration=20)
+    made: list[Key] = []
+
+    def counted(key: Key) -> Callable[[], NDArray[Any]]:
+        return lambda: (made.append(key), source.tensors[key].load())[1]
+
+    values = {key: counted(key) for key in source.tensors}
+    write_torch_dist(DATA / name, tmp_path, values, like_iteration=20)
+    assert sorted(map(str, made)) == sorted(map(str, source.tensors))
+
+
 @pytest.mark.parametrize("name", ["bf16_td", "moe_ep2_td", "v0.16.1_dense_td"])
 def test_there_and_back_leaves_no_trace(name: str, tmp_path: Path) -> None:
     source = open_source(DATA / name)
@@ -204,6 +217,7 @@ def test_a_manifest_is_written_anew(tmp_path: Path) -> None:
 HEAD = Key("output_layer.weight", State.WEIGHT)
 WRONG: dict[str, tuple[Callable[[Values], object], str]] = {
     "missing": (lambda v: v.pop(HEAD), r"output_layer\.weight \(weight\): no value for it \(1 "),
+    "nothing": (lambda v: v.clear(), r"decoder\.final.*\(exp_avg\): no value for it \(37 such"),
     "unknown": (lambda v: v.update({Key("x", State.WEIGHT): v[HEAD]}), r"x \(weight\): no such"),
     "shape": (
         lambda v: v.update({HEAD: lambda: np.zeros((32, 128))}),
