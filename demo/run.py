@@ -1,6 +1,7 @@
-"""Migrate a released MaxText, train it before and after, and show what changed.
+"""Migrate a released MaxText, show what changed, and continue a Megatron run with it.
 
-Called by ``make demo``. Leaves the migrated tree in ``out/demo/maxtext`` and both runs beside it.
+Called by ``make demo``. Leaves the migrated tree in ``out/demo/maxtext``, the converted checkpoint
+in ``out/demo/checkpoint`` and every run beside them.
 """
 
 from __future__ import annotations
@@ -25,9 +26,22 @@ OUT = ROOT / "out" / "demo"
 RELEASE = "0.2.5"
 STEPS = 8
 
-CONFIG = {
+# A checkpoint of a real Megatron-Core run, and the tokens and losses of the 30 steps after it.
+MEGATRON_RUN = ROOT / "tests" / "data" / "megatron" / "mla_run"
+
+# What a CPU wants, whatever is trained.
+CPU: dict[str, object] = {
     "hardware": "cpu",
     "skip_jax_distributed_system": True,
+    "attention": "dot_product",
+    "dataset_type": "synthetic",
+    "packing": False,
+    "enable_dropout": False,
+    "enable_goodput_recording": False,
+    "enable_tensorboard": False,
+    "log_period": 1,
+}
+CONFIG: dict[str, object] = CPU | {
     "model_name": "default",
     "decoder_block": "llama2",
     "base_emb_dim": 64,
@@ -39,20 +53,13 @@ CONFIG = {
     "vocab_size": 256,
     "max_target_length": 32,
     "per_device_batch_size": 2,
-    "dataset_type": "synthetic",
-    "packing": False,
     "opt_type": "muon",
     "steps": STEPS,
     "learning_rate": 0.02,
     "warmup_steps_fraction": 0,
-    "attention": "dot_product",
     "dtype": "float32",
     "matmul_precision": "highest",
-    "enable_dropout": False,
     "enable_checkpointing": False,
-    "enable_goodput_recording": False,
-    "enable_tensorboard": False,
-    "log_period": 1,
 }
 
 console = Console()
@@ -92,12 +99,18 @@ def _demo() -> None:
     console.rule("training")
     progress.print(f"{STEPS} steps of a tiny llama on the CPU, before and after, about 40 s")
     with ThreadPoolExecutor() as pool:
-        before = pool.submit(_train, python, release, OUT / "before")
-        after = pool.submit(_train, python, tree, OUT / "after")
+        before = pool.submit(_train, python, release, OUT / "before", CONFIG)
+        after = pool.submit(_train, python, tree, OUT / "after", CONFIG)
         old, new = before.result(), after.result()
     console.print(show.losses(old.losses, new.losses, DEFAULT_REFERENCE))
     console.print(show.semantics(DEFAULT_REFERENCE))
     console.print(show.routing(old.routing, new.routing))
+    console.rule("muon-convert megatron2orbax, and on with the run")
+    config = _convert(OUT / "checkpoint")
+    progress.print("30 steps of a small Megatron run, continued from its checkpoint, about 30 s")
+    continued = _train(python, tree, OUT / "continued", config, MEGATRON_RUN / "tokens.npy")
+    recorded = [float(word) for word in (MEGATRON_RUN / "losses.txt").read_text().split()]
+    console.print(show.continued(recorded, continued.losses))
     console.print(
         f"The migrated MaxText is {tree.relative_to(ROOT)}: read it, or take it back with\n"
         f"  .venv/bin/muon-migrate revert {tree.relative_to(ROOT)}\n"
@@ -116,24 +129,42 @@ def _build(what: str) -> Path:
 
 
 def _migrate(tree: Path) -> None:
-    program = Path(sys.executable).with_name("muon-migrate")
-    command = [str(program), "apply", str(tree.relative_to(ROOT))]
+    _tool("muon-migrate", "apply", str(tree.relative_to(ROOT)))
+
+
+def _convert(out: Path) -> dict[str, object]:
+    """Convert the recorded run's checkpoint; returns the configuration that continues it."""
+    source, target = (str(path.relative_to(ROOT)) for path in (MEGATRON_RUN, out))
+    _tool("muon-convert", "megatron2orbax", source, "--out", target)
+    _tool("muon-convert", "verify", source, target)
+    report = json.loads((out / "conversion.json").read_text())
+    steps = len((MEGATRON_RUN / "losses.txt").read_text().split())
+    batch = {"per_device_batch_size": 4, "steps": report["step"] + steps}
+    return CPU | report["maxtext_config"] | batch | {"sparse_matmul": False, "megablox": False}
+
+
+def _tool(name: str, *arguments: str) -> None:
+    command = [str(Path(sys.executable).with_name(name)), *arguments]
     if subprocess.run(command, cwd=ROOT, check=False).returncode:
-        raise DemoError("muon-migrate apply failed; see its message above")
+        raise DemoError(f"{name} {arguments[0]} failed; see its message above")
 
 
-def _train(python: Path, tree: Path, folder: Path) -> Trained:
+def _train(
+    python: Path, tree: Path, folder: Path, config: dict[str, object], tokens: Path | None = None
+) -> Trained:
     """Train the MaxText in ``tree``; its output goes to ``folder/output.txt``."""
     folder.mkdir(parents=True)
     metrics, routing = folder / "metrics.jsonl", folder / "routing.json"
     paths = {"run_name": folder.name, "base_output_directory": folder, "metrics_file": metrics}
-    options = [f"{key}={value}" for key, value in (CONFIG | paths).items()]
+    options = [f"{key}={value}" for key, value in (config | paths).items()]
     environment = os.environ | {
-        "PYTHONPATH": str(tree),
+        "PYTHONPATH": os.pathsep.join((str(tree), str(ROOT))),
         "PYTHONDONTWRITEBYTECODE": "1",
         "JAX_PLATFORMS": "cpu",
         "DECOUPLE_GCLOUD": "TRUE",
     }
+    if tokens is not None:
+        environment["TOKENS"] = str(tokens)
     base_yml = tree / "maxtext" / "configs" / "base.yml"
     driver = ROOT / "demo" / "train.py"
     command = [str(python), str(driver), str(routing), str(base_yml), *options]

@@ -24,6 +24,20 @@ def losses(before: Sequence[float], after: Sequence[float], reference: str) -> T
     return table
 
 
+def continued(megatron: Sequence[float], maxtext: Sequence[float]) -> Table:
+    """Loss of the steps after the checkpoint, as Megatron recorded them and as MaxText has them."""
+    pairs = list(zip(megatron, maxtext, strict=True))
+    worst = max(abs(new - old) for old, new in pairs)
+    title = f"The run goes on; differs by at most {worst:.1e}"
+    table = Table(title=title, title_justify="left")
+    for name in ("step", "Megatron", "MaxText", "difference"):
+        table.add_column(name, justify="right")
+    for step, (old, new) in enumerate(pairs):
+        if step % 5 == 0 or step == len(pairs) - 1:
+            table.add_row(f"+{step}", f"{old:.7f}", f"{new:.7f}", f"{new - old:+.1e}")
+    return table
+
+
 def semantics(reference: str) -> Table:
     """The formulas, and every MuonSpec field in which the reference differs from the release."""
     table = Table(title="What the optimizer now computes", title_justify="left")

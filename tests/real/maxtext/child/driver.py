@@ -27,6 +27,8 @@ def main(plan_file: str) -> None:
     from maxtext.optimizers import optimizers
     from maxtext.trainers.pre_train import train
 
+    from checks.trainers.fixed_batches import fixed_batches
+
     input_pipeline_interface.SyntheticDataIterator = fixed_batches(np.load(plan["tokens"]))
     recorder = Recorder(capture=plan["capture"])
     optimizers.get_optimizer = recorder.around(optimizers.get_optimizer)
@@ -35,43 +37,6 @@ def main(plan_file: str) -> None:
     recorder.facts["package"] = str(Path(train.__file__).parents[2])
     recorder.facts["modules"] = sorted(name for name in sys.modules if "muon" in name)
     recorder.save(Path(plan["out"]))
-
-
-def fixed_batches(tokens: np.ndarray) -> type:
-    """MaxText's synthetic iterator with batch s = ``tokens[s]``, one unpacked segment per row."""
-
-    class FixedBatches:
-        def __init__(self, config: Any, mesh: Any) -> None:
-            expected = (config.global_batch_size_to_load, config.max_target_length + 1)
-            if tokens.shape[1:] != expected:
-                raise ValueError(f"tokens have shape {tokens.shape[1:]} per step, need {expected}")
-            spec = jax.sharding.PartitionSpec(*map(_axes, config.data_sharding))
-            self.sharding = jax.sharding.NamedSharding(mesh, spec)
-            self.step = 0
-
-        def __iter__(self) -> Any:
-            return self
-
-        def reset(self) -> None:
-            self.step = 0
-
-        def __next__(self) -> dict[str, Any]:
-            # The trainer asks for one batch more than it uses.
-            batch = tokens[min(self.step, len(tokens) - 1)]
-            self.step += 1
-            place = np.arange(batch.shape[1], dtype=np.int32) + 0 * batch
-            ones = np.ones_like(batch[:, 1:])
-            fields = {"": batch, "_position": place}
-            data = {f"inputs{name}": value[:, :-1] for name, value in fields.items()}
-            data |= {f"targets{name}": value[:, 1:] for name, value in fields.items()}
-            data |= {"inputs_segmentation": ones, "targets_segmentation": ones}
-            return {name: jax.device_put(value, self.sharding) for name, value in data.items()}
-
-    return FixedBatches
-
-
-def _axes(entry: Any) -> Any:
-    return tuple(entry) if isinstance(entry, (list, tuple)) else entry
 
 
 class Recorder:

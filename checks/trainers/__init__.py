@@ -1,0 +1,1 @@
+"""What runs inside a trainer's own Python; imports nothing of ours but its own siblings."""
