@@ -22,6 +22,8 @@ MUON = (
     ("twins/muon_ep2_legacy", "twins/muon_ep2_td"),
     ("twins/muon_layer_wise_legacy", "twins/muon_layer_wise_td"),
     ("twins/muon_vpp_tied_legacy", "twins/muon_vpp_tied_td"),
+    ("twins/muon_mla_tp2_legacy", "twins/muon_mla_tp2_td"),
+    ("twins/muon_uneven_moe_legacy", "twins/muon_uneven_moe_td"),
 )
 ADAM = (
     ("twins/adam_distopt_legacy", "adam_distopt_fully_reshardable_td"),

@@ -29,6 +29,8 @@ SAMPLES = (
     "twins/muon_tp2pp2_bf16_legacy",
     "twins/muon_ep2_legacy",
     "twins/muon_vpp_tied_legacy",
+    "twins/muon_mla_tp2_legacy",
+    "twins/muon_uneven_moe_legacy",
 )
 Array = NDArray[Any]
 
