@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from converters.errors import CheckpointError
-from converters.transforms import Array, Shape, Transform
+from converters.splits import Array, Shape
+from converters.transforms import Transform
 
 Path = tuple[str, ...]
 

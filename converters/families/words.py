@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from converters.splits import GroupedHeads, Halves, Whole
-from converters.transforms import (
+from converters.steps import (
     Axes,
     Flip,
     Heads,
@@ -14,9 +14,9 @@ from converters.transforms import (
     Rows,
     Scale,
     Step,
-    Transform,
     Transpose,
 )
+from converters.transforms import Transform
 
 from .model import Model
 

@@ -11,8 +11,8 @@ from converters.copying import copy
 from converters.errors import CheckpointError
 from converters.mapping import Leaf, Link, Part, Path
 from converters.source import Array, Key, Source, State
+from converters.steps import Scale
 from converters.target import TargetTensor
-from converters.transforms import Scale
 
 from .plan import Plan
 from .state import VARIABLES

@@ -13,8 +13,9 @@ from converters.copying import copy
 from converters.errors import CheckpointError
 from converters.mapping import Leaf, Part, Path
 from converters.source import Key, Source, State
+from converters.steps import Scale
 from converters.target import TargetTensor
-from converters.transforms import Scale, Transform
+from converters.transforms import Transform
 
 Array = NDArray[Any]
 

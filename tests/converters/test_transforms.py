@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from converters.errors import CheckpointError
 from converters.splits import GroupedHeads, Halves, Whole
-from converters.transforms import (
+from converters.steps import (
     Axes,
     Flip,
     Heads,
@@ -20,9 +20,9 @@ from converters.transforms import (
     RopeOrder,
     Rows,
     Scale,
-    Transform,
     Transpose,
 )
+from converters.transforms import Transform
 
 DTYPES = (np.float32, np.float64, ml_dtypes.bfloat16)
 GROUPS = st.tuples(st.integers(1, 3), st.integers(1, 3), st.sampled_from([2, 4, 6]))
