@@ -80,17 +80,16 @@ def merged(
     """
     if all(part.expert is None for part in parts):
         return _whole(name, parts, cuts, arguments)
-    found = {part.expert for part in parts}
-    if found != set(range(experts)):
-        missing = sorted(set(range(experts)) - found, key=str)
+    by_expert: dict[int | None, list[Part]] = {}
+    for part in parts:
+        by_expert.setdefault(part.expert, []).append(part)
+    if by_expert.keys() != set(range(experts)):
+        missing = sorted(set(range(experts)) - by_expert.keys(), key=str)
         raise CheckpointError(
-            f"{parts[0].tensor.origin[0]}: {name} has parts of {len(found)} experts, num_experts "
-            f"is {experts}" + (f"; expert {missing[0]} is missing" if missing else "")
+            f"{parts[0].tensor.origin[0]}: {name} has parts of {len(by_expert)} experts, "
+            f"num_experts is {experts}" + (f"; expert {missing[0]} is missing" if missing else "")
         )
-    each = [
-        _whole(name, [p for p in parts if p.expert == number], cuts, arguments)
-        for number in range(experts)
-    ]
+    each = [_whole(name, by_expert[number], cuts, arguments) for number in range(experts)]
     if len({(tensor.shape, tensor.dtype) for tensor in each}) != 1:
         raise CheckpointError(f"{each[0].origin[0]}: {name}: experts differ in shape or dtype")
     shape = (experts, *each[0].shape)

@@ -66,8 +66,9 @@ def read_reshardable(
     buckets = _buckets(checkpoint, source)
     used: set[_Buffer] = set()
     parts: dict[Key, list[Part]] = {}
+    of_stage = [listed(own, sizes, stage, arguments) for stage in range(sizes.pipeline)]
     for place in _places(sizes):
-        local = listed(own, sizes, place.pipeline, arguments)
+        local = of_stage[place.pipeline]
         for expert in (False, True):
             chosen = [
                 one for one in local if (one.expert is not None and sizes.expert > 1) == expert
