@@ -14,7 +14,7 @@ from converters.errors import CheckpointError
 from converters.megatron.open import open_source
 from converters.source import Key, Source, State
 
-from .legacy_files import MODEL, copy, edit
+from .legacy_files import MODEL, copy, edit, read
 from .test_legacy import differences
 
 EP2 = "twins/muon_ep2_legacy"
@@ -172,6 +172,53 @@ def test_fused_down_projection(tmp_path: Path) -> None:
             rest = after.tensors[Key(prefix + "linear_kv_down_proj.weight", kept)]
             assert (query.shape, rest.shape) == ((40, 32), (24, 32))
             assert np.array_equal(np.concatenate([query.load(), rest.load()]), whole)
+
+
+def _tensor_part(key: str, value: Any, tensor: int, expert_cuts: int) -> Any:
+    """A tensor-parallel rank's half, cut as Megatron's layers are; norms and routers whole."""
+    if not isinstance(value, torch.Tensor) or value.dim() < 2 or "router" in key:
+        return value
+    number, cuts = (tensor % expert_cuts, expert_cuts) if ".experts." in key else (tensor, 2)
+    if "linear_fc1" in key:
+        gate, up = value.chunk(2)
+        return torch.cat([gate.chunk(cuts)[number], up.chunk(cuts)[number]])
+    axis = 1 if "linear_proj" in key or "linear_fc2" in key else 0
+    return value.chunk(cuts, axis)[number].clone()
+
+
+@pytest.mark.parametrize("expert_cuts", [1, 2])
+def test_experts_cut_otherwise_than_the_rest(expert_cuts: int, tmp_path: Path) -> None:
+    """Two tensor ranks, two expert ranks, and experts whole or in halves themselves."""
+    before = open_source(copy(EP2, tmp_path))
+    folder = tmp_path / "cut" / before.folder.name
+    for rank in range(2 * expert_cuts):
+        tensor, expert = rank % 2, rank // expert_cuts
+        state = read(before.folder / f"mp_rank_00_{expert:03d}" / MODEL)
+        keys = {k: v.dim() for k, v in state["model"].items() if isinstance(v, torch.Tensor)}
+        ends = ("embedding.", "output_layer.")
+        muon = [k for k, dim in keys.items() if dim == 2 and not k.startswith(ends)]
+        owners = (
+            [k for k in muon if ".experts." not in k],
+            [k for k in muon if ".experts." in k],
+            [k for k in keys if k.startswith(ends)] + [k for k, dim in keys.items() if dim == 1],
+        )
+        for child, owned in zip(state["optimizer"], owners, strict=True):
+            for number, key in enumerate(owned):
+                for name, value in child["state"][number].items():
+                    part = _tensor_part(key, value, tensor, expert_cuts)
+                    child["state"][number][name] = part
+        for key, value in state["model"].items():
+            state["model"][key] = _tensor_part(key, value, tensor, expert_cuts)
+        vars(state["args"]).update(
+            tensor_model_parallel_size=2,
+            expert_tensor_parallel_size=expert_cuts,
+            world_size=2 * expert_cuts,
+            rank=rank,
+        )
+        file = folder / f"mp_rank_{tensor:02d}_{expert:03d}" / MODEL
+        file.parent.mkdir(parents=True)
+        torch.save(state, file)
+    assert differences(before.tensors, open_source(folder).tensors) == []
 
 
 def test_release_without_an_optimizer(tmp_path: Path) -> None:
