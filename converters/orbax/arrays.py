@@ -20,8 +20,15 @@ CHUNK_BYTES = 8 << 20
 # Chunks that are being compressed, all arrays together, and as many that wait for the disk.
 _IN_FLIGHT = 4
 _SCRATCH = {"driver": "memory", "path": "array/"}
+# Orbax's own context keeps 100 MB of the index of all pieces, in each of its past states.
+_WRITING = {"cache_pool#ocdbt": {"total_bytes_limit": 8 << 20}}
 # Files are mapped: each read is from the file as it is now.
 _READING = {"cache_pool#ocdbt": {"total_bytes_limit": 0}, "file_io_mode": {"mode": "memmap"}}
+
+
+def writing_context() -> ts.Context:
+    """Of all arrays of a checkpoint together: they share one index."""
+    return ts.Context(_WRITING)
 
 
 def window_for(workers: int) -> int:

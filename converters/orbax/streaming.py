@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import tensorstore as ts
 from orbax.checkpoint._src.futures import future
 from orbax.checkpoint._src.metadata import array_metadata_store, sharding
 from orbax.checkpoint._src.serialization import tensorstore_utils, types
@@ -82,9 +83,13 @@ class Streamer:
 
     def run(self, leaves: Sequence[Leaf]) -> None:
         window = arrays.window_for(self.limits.workers)
+        context = arrays.writing_context()
         own = [leaf for leaf in leaves if self.mine(leaf.target)]
         jobs = (
-            (sum(leaf.target.bytes for leaf in batch), partial(_work, batch, window, self.stop))
+            (
+                sum(leaf.target.bytes for leaf in batch),
+                partial(_work, batch, context, window, self.stop),
+            )
             for batch in batches(own)
         )
         budget = Budget(self.limits.bytes)
@@ -116,7 +121,9 @@ def batches(leaves: Sequence[Leaf], limit: int = arrays.CHUNK_BYTES) -> Iterator
         yield batch
 
 
-def _work(batch: list[Leaf], window: int, stop: threading.Event) -> list[tuple[TargetTensor, str]]:
+def _work(
+    batch: list[Leaf], context: ts.Context, window: int, stop: threading.Event
+) -> list[tuple[TargetTensor, str]]:
     """Build the leaves, write them, hash them meanwhile, read them back."""
     built = []
     for leaf in batch:
@@ -124,7 +131,7 @@ def _work(batch: list[Leaf], window: int, stop: threading.Event) -> list[tuple[T
             raise Stopped
         built.append(_build(leaf.target))
     writes = [
-        arrays.write(leaf.spec.json, leaf.info.ts_context, array, leaf.info.name, window)
+        arrays.write(leaf.spec.json, context, array, leaf.info.name, window)
         for leaf, array in zip(batch, built, strict=True)
     ]
     for write in writes:

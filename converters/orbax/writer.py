@@ -22,12 +22,26 @@ ITEMS = "items"
 STEP_METADATA = "_CHECKPOINT_METADATA"
 # Leaves in memory may fill this much even where the largest is smaller.
 _FLOOR = 64 << 20
+_CHUNKS_OF_LARGEST = 64
+# Of each chunk: as it is compressed, written and read back, for all that are in flight.
+_COPIES = 24
 
 
 def limits_for(state: TargetState, workers: int) -> Limits:
     """Two of the largest leaf in memory: one is built while the other is written."""
-    largest = max((target.bytes for target in leaves(state.tree)), default=0)
-    return Limits(workers, max(2 * largest, _FLOOR))
+    largest = _largest(state)
+    # What chunks take beyond those of the usual size.
+    chunks = _COPIES * (chunk_bytes(state) - arrays.CHUNK_BYTES)
+    return Limits(workers, max(2 * largest - chunks, _FLOOR))
+
+
+def chunk_bytes(state: TargetState) -> int:
+    """Of a chunk. Every few chunks the index of all is written anew: not too many, then."""
+    return max(arrays.CHUNK_BYTES, _largest(state) // _CHUNKS_OF_LARGEST)
+
+
+def _largest(state: TargetState) -> int:
+    return max((target.bytes for target in leaves(state.tree)), default=0)
 
 
 def write_state(
@@ -70,7 +84,7 @@ def write_state(
     with ocp.Checkpointer(ocp.CompositeCheckpointHandler(**{ITEMS: _handler(streamer)})) as saver:
         saver.save(
             str(place),
-            args=ocp.args.Composite(**{ITEMS: _arguments(pending)}),
+            args=ocp.args.Composite(**{ITEMS: _arguments(pending, chunk_bytes(state))}),
             custom_metadata=metadata,
         )
     if metadata and jax.process_index() == 0:
@@ -100,6 +114,6 @@ def _handler(streamer: Streamer) -> ocp.PyTreeCheckpointHandler:
     )
 
 
-def _arguments(tree: Any) -> ocp.args.PyTreeSave:
-    chunked = ocp.SaveArgs(chunk_byte_size=arrays.CHUNK_BYTES)
+def _arguments(tree: Any, chunk: int) -> ocp.args.PyTreeSave:
+    chunked = ocp.SaveArgs(chunk_byte_size=chunk)
     return ocp.args.PyTreeSave(tree, save_args=jax.tree.map(lambda _: chunked, tree))
