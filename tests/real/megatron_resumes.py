@@ -150,7 +150,14 @@ def load_legacy(model: Any, optimizer: Any, folder: Path) -> int:
     return int(state["iteration"])
 
 
-def load_distributed(model: Any, optimizer: Any, folder: Path) -> int:
+def inner(model: Any) -> Any:
+    """The GPT inside the wrappers."""
+    while hasattr(model, "module"):
+        model = model.module
+    return model
+
+
+def load_distributed(model: Any, optimizer: Any, folder: Path, singleton: bool = False) -> int:
     """Fill both from the checkpoint, by Megatron's own strict loader."""
     from megatron.core import dist_checkpointing, parallel_state
     from megatron.core.dist_checkpointing.validation import StrictHandling
@@ -158,19 +165,17 @@ def load_distributed(model: Any, optimizer: Any, folder: Path) -> int:
     group = parallel_state.get_data_parallel_group(with_context_parallel=True)
     metadata = {
         "chained_optim_avoid_prefix": True,
-        "singleton_local_shards": False,
+        "singleton_local_shards": singleton,
         "dp_cp_group": group,
     }
-    tensors = model.module.sharded_state_dict(metadata=metadata)
+    tensors = inner(model).sharded_state_dict(metadata=metadata)
     states = optimizer.sharded_state_dict(tensors, is_loading=True, metadata=metadata)
     # Random numbers and the watch for faults belong to the trainer.
     loaded = dist_checkpointing.load(
         {**tensors, "optimizer": states}, str(folder), strict=StrictHandling.RAISE_UNEXPECTED
     )
     optimizer.load_state_dict(loaded["optimizer"])
-    model.module.load_state_dict({key: loaded[key] for key in tensors}, strict=False)
-    for main in (o for o in optimizer.chained_optimizers if hasattr(o, "reload_model_params")):
-        main.reload_model_params()
+    inner(model).load_state_dict({key: loaded[key] for key in tensors}, strict=False)
     return int(loaded["iteration"])
 
 

@@ -2,9 +2,10 @@
 
     python -m tests.real.megatron_saves FOLDER OUT.npz [OPTION ...]
 
-Options: ``singleton`` (one key per expert and per half), ``moe`` (every layer), ``mixed`` (the
-second layer only, with a shared expert), ``mtp`` (a layer that predicts one token further),
-``bf16``. OUT gets every parameter and optimizer state by the name of the model's parameter.
+With the option ``load`` FOLDER is there already and is loaded instead. The others: ``singleton``
+(one key per expert and per half), ``moe`` (every layer), ``mixed`` (the second layer only, with a
+shared expert), ``mtp`` (a layer that predicts one token further), ``bf16``. OUT gets every
+parameter and optimizer state by the name of the model's parameter.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import torch.distributed as dist
 from checks.references.megatron_cpu import importable
 
 from .megatron_on_cpu import cpu_for_cuda
-from .megatron_resumes import SEQUENCES, batch_of, optimizer_of, prepare
+from .megatron_resumes import SEQUENCES, batch_of, inner, load_distributed, optimizer_of, prepare
 
 MIXED = [0, 1]
 
@@ -39,7 +40,10 @@ def main(folder: Path, out: Path, *words: str) -> None:
             optimizer = optimizer_of(model, "bf16" in options)
             for step in range(2):
                 train(model, optimizer, step)
-            save(model, optimizer, folder, options)
+            if "load" in options:
+                load_distributed(model, optimizer, folder, "singleton" in options)
+            else:
+                save(model, optimizer, folder, options)
             np.savez(out, **dict(arrays(model, optimizer)))
         finally:
             dist.destroy_process_group()
@@ -112,13 +116,6 @@ def build(options: frozenset[str]) -> Any:
     wrapped = Float16Module(config, model) if "bf16" in options else model
     buckets = DistributedDataParallelConfig(grad_reduce_in_fp32=True)
     return DistributedDataParallel(config, buckets, wrapped)
-
-
-def inner(model: Any) -> Any:
-    """The GPT inside the wrappers."""
-    while hasattr(model, "module"):
-        model = model.module
-    return model
 
 
 def train(model: Any, optimizer: Any, step: int) -> None:
