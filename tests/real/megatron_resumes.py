@@ -27,6 +27,8 @@ SEQUENCES, SAMPLES, BATCH = 16, 16, 4
 
 
 def main(folder: Path, out: Path, *options: str) -> None:
+    # The model is tiny: more threads would only wait for each other.
+    torch.set_num_threads(1)
     os.environ.update(MASTER_ADDR="127.0.0.1", RANK="0", WORLD_SIZE="1")
     with importable(), cpu_for_cuda():
         store = dist.HashStore()

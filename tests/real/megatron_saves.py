@@ -31,6 +31,8 @@ MIXED = [0, 1]
 
 def main(folder: Path, out: Path, *words: str) -> None:
     options = frozenset(words)
+    # The model is tiny: more threads would only wait for each other.
+    torch.set_num_threads(1)
     os.environ.update(MASTER_ADDR="127.0.0.1", RANK="0", WORLD_SIZE="1")
     with importable(), cpu_for_cuda():
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
