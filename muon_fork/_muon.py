@@ -266,7 +266,7 @@ def muon(
       adam_eps: eps of AdamW; None is ``eps``, as in optax.
       adam_nesterov: NAdam in the AdamW branch; None is ``nesterov``, as in optax.
       adam_weight_decay_mask: which AdamW leaves decay, as ``weight_decay_mask``.
-      batch_update: run Newton-Schulz once per matrix shape instead of once per leaf.
+      batch_update: run Newton-Schulz over one stack per matrix shape instead of leaf by leaf.
       batch_update_size: matrices per Newton-Schulz call, at most; 0 is no limit.
       clip_grad: global gradient norm limit over all leaves, Megatron's ``--clip-grad``; 0 is off.
       use_all_to_all: redistribute sharded stacks so that each device holds whole matrices.

@@ -63,13 +63,19 @@ def dimension_numbers(kind, shapes=SHAPES):
     return {name: kind(*AXES[name]) if name in AXES else None for name in shapes}
 
 
-def run(transform, steps, dtype=jnp.float32, shapes=SHAPES):
-    params = tree(0, dtype, shapes)
+def run(transform, steps, dtype=jnp.float32, shapes=SHAPES, wide=False):
+    """Updates of each step and the last state; ``wide`` takes the same values in float64."""
+
+    def values(seed):
+        drawn = tree(seed, dtype, shapes)
+        return jax.tree.map(lambda x: jnp.asarray(np.asarray(x), jnp.float64) if wide else x, drawn)
+
+    params = values(0)
     state = transform.init(params)
     update = jax.jit(transform.update)
     trajectory = []
     for step in range(steps):
-        updates, state = update(tree(step + 1, dtype, shapes), state, params)
+        updates, state = update(values(step + 1), state, params)
         trajectory.append(updates)
     return trajectory, state
 
@@ -96,46 +102,49 @@ def assert_same(ours, theirs, bound):
         assert relative(ours[name], old) <= bound, name
 
 
-# JAX 0.12 compiles batched products otherwise than lone ones: leaves with batch axes are up to
-# 1.2e-6 apart there, and 1.3e-5 behind a spectral norm, where it is optax that leaves float64, see
-# the test below. Lone matrices stay equal to the bit, on JAX 0.10 everything does.
+# JAX 0.10 compiles both to the same arithmetic. JAX 0.12 does so for most lone matrices; on some
+# shapes its products lose precision, where optax then leaves float64 by up to 9e-6, behind a
+# spectral norm by 1.3e-5. There the fork may differ from optax, but not leave float64 any farther.
 IS_JAX_0_10 = jax.__version_info__ < (0, 11)
-FLOAT32 = 1e-6 if IS_JAX_0_10 else 2e-6
-SPECTRAL = FLOAT32 if IS_JAX_0_10 else 2e-5
+FLOAT32 = 1e-6
 BIT_EQUAL = [name for name in SHAPES if IS_JAX_0_10 or name not in ("batched", "four")]
+
+
+def assert_same_or_as_near(ours, theirs, bound, exact):
+    apart = {k for k, old in theirs.items() if not relative(ours[k], old) <= bound}
+    assert not (apart and IS_JAX_0_10), apart
+    truth = named_leaves(exact()) if apart else {}
+    for name in apart:
+        error = relative(ours[name], truth[name])
+        # Twice: both are single draws of the same rounding noise.
+        assert error <= 2 * max(bound, relative(theirs[name], truth[name])), (name, error)
 
 
 def compare(options, steps=50, dtype=jnp.float32, bound=FLOAT32, shapes=SHAPES):
     options = {"learning_rate": 0.02, **options}
+    dims = dimension_numbers(OptaxDimensionNumbers, shapes)
     ours = muon(
         **options, muon_weight_dimension_numbers=dimension_numbers(MuonDimensionNumbers, shapes)
     )
-    theirs = optax.contrib.muon(
-        **options, muon_weight_dimension_numbers=dimension_numbers(OptaxDimensionNumbers, shapes)
-    )
-    assert_same(run(ours, steps, dtype, shapes), run(theirs, steps, dtype, shapes), bound)
+    theirs = optax.contrib.muon(**options, muon_weight_dimension_numbers=dims)
+    compare_runs(ours, theirs, steps, dtype, bound, shapes)
+
+
+def compare_runs(ours, theirs, steps, dtype, bound, shapes):
+    def exact():
+        with jax.enable_x64(True):
+            return jax.tree.map(np.asarray, run(theirs, steps, dtype, shapes, wide=True))
+
+    new, old = run(ours, steps, dtype, shapes), run(theirs, steps, dtype, shapes)
+    if dtype == jnp.float32 and bound:
+        assert_same_or_as_near(named_leaves(new), named_leaves(old), bound, exact)
+    else:
+        assert_same(new, old, bound)
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(options) or "default")
 def test_fifty_steps_of_every_option_equal_optax(options):
-    is_spectral = options.get("preconditioning") == "spectral"
-    compare(options, bound=SPECTRAL if is_spectral else FLOAT32)
-
-
-def test_the_spectral_norm_is_no_farther_from_float64_than_optax():
-    options = {"learning_rate": 0.02, "preconditioning": "spectral"}
-    shapes = {"wide": SHAPES["wide"]}
-    ours, _ = run(muon(**options), 5, shapes=shapes)
-    theirs, _ = run(optax.contrib.muon(**options), 5, shapes=shapes)
-    values = [{k: np.asarray(v) for k, v in tree(step, shapes=shapes).items()} for step in range(6)]
-    with jax.enable_x64(True):
-        exact = optax.contrib.muon(**options)
-        wide = [jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), value) for value in values]
-        state = exact.init(wide[0])
-        for step in range(5):
-            updates, state = exact.update(wide[step + 1], state, wide[0])
-            own = relative(ours[step]["wide"], updates["wide"])
-            assert own <= max(2e-6, relative(theirs[step]["wide"], updates["wide"]))
+    compare(options)
 
 
 def test_default_is_bit_equal():
@@ -184,8 +193,7 @@ def test_float64_equals_optax_to_1e_12():
 def test_every_form_of_dimension_numbers_equals_optax(dims, shapes):
     ours = muon(0.1, muon_weight_dimension_numbers=dims(MuonDimensionNumbers))
     theirs = optax.contrib.muon(0.1, muon_weight_dimension_numbers=dims(OptaxDimensionNumbers))
-    results = run(ours, 3, shapes=shapes), run(theirs, 3, shapes=shapes)
-    assert_same(*results, 1e-6)
+    compare_runs(ours, theirs, 3, jnp.float32, FLOAT32, shapes)
 
 
 def test_prefix_and_masked_nodes():
