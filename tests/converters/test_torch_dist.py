@@ -40,7 +40,8 @@ def test_the_run_is_read(name: str) -> None:
     checkpoint = open_index(resolve(DATA / name))
     run = read_run(checkpoint)
     assert run.iteration == int(checkpoint.folder.name.removeprefix("iter_"))
-    assert (run.arguments["hidden_size"], run.arguments["num_layers"]) == (32, 2)
+    hidden = 64 if name == "mla_run" else 32
+    assert (run.arguments["hidden_size"], run.arguments["num_layers"]) == (hidden, 2)
     *muons, adam = run.optimizers
     assert len(muons) == (run.arguments["optimizer"] == "muon") * (1 + ("ep2" in name))
     for muon in muons:
