@@ -91,12 +91,12 @@ def _one_by_one(function: StackFunction) -> Run:
     """``function`` over each matrix alone: on a CPU a matrix fits the cache, a stack does not."""
 
     def replace(index: Any, whole: Any) -> Any:
-        matrix = jax.lax.dynamic_slice_in_dim(whole, index, 1)
-        return jax.lax.dynamic_update_slice_in_dim(whole, function(matrix), index, 0)
+        matrix = jax.lax.dynamic_index_in_dim(whole, index, keepdims=False)
+        return jax.lax.dynamic_update_index_in_dim(whole, function(matrix), index, 0)
 
     def run(stack: jax.Array, _layout: StackLayout | None) -> Any:
         if stack.shape[0] == 1:
-            return function(stack)
+            return function(stack[0])[None]
         # Unsigned indices spare the kernels that would wrap negative ones.
         return jax.lax.fori_loop(np.uint32(0), np.uint32(stack.shape[0]), replace, stack)
 
