@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +17,6 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from converters import commit
 from converters.errors import CheckpointError
 from converters.source import Key, Source, State
 
@@ -28,6 +26,7 @@ from .keys import torch_dist_keys
 from .open import open_source
 from .pieces import Piece
 from .progress import Position, moved, position_of, set_position
+from .publish import publish
 from .run import COMMON_ENTRY, COMMON_FILE, is_distributed_groups
 from .stored import Window
 from .torch_dist import Checkpoint, open_index
@@ -97,32 +96,7 @@ def write_torch_dist(
         another shape or not finite, or a folder is in the way.
     """
     job = _job(like, like_iteration, values, iteration, adam_step, opaque)
-    folder = root / f"iter_{job.position.iteration:07d}"
-    growing = root / f".{folder.name}.writing"
-    if folder.exists():
-        raise CheckpointError(f"{folder}: exists: choose another folder")
-    shutil.rmtree(growing, ignore_errors=True)
-    try:
-        growing.mkdir()
-        _write(job, growing)
-        commit.sync(growing)
-        growing.rename(folder)
-        _track(root, job.position.iteration)
-    except OSError as error:
-        raise CheckpointError(f"{root}: cannot be written: {error.strerror}") from error
-    finally:
-        shutil.rmtree(growing, ignore_errors=True)
-    return folder
-
-
-def _track(root: Path, iteration: int) -> None:
-    """Make the iteration the latest one, at once."""
-    tracker = root / f".{folders.TRACKER}.writing"
-    with tracker.open("w") as stream:
-        stream.write(str(iteration))
-        stream.flush()
-        os.fsync(stream.fileno())
-    tracker.replace(root / folders.TRACKER)
+    return publish(root, job.position.iteration, lambda growing: _write(job, growing))
 
 
 def _job(

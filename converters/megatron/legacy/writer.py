@@ -7,18 +7,17 @@ a run that has gone on.
 from __future__ import annotations
 
 import dataclasses
-import shutil
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from converters import commit
 from converters.errors import CheckpointError
 from converters.megatron import folders, zips
 from converters.megatron.integrity import sound
 from converters.megatron.progress import moved, position_of
+from converters.megatron.publish import publish
 from converters.source import Array, Key, SourceTensor, State
 
 from . import groups, layer_wise
@@ -80,31 +79,13 @@ def write_legacy(
     _require_values(source.tensors, values)
     now = position_of(source.run)
     position = moved(source.run, now.iteration if iteration is None else iteration, adam_step)
-    folder = root / f"iter_{position.iteration:07d}"
-    growing = root / f".{folder.name}.writing"
-    if folder.exists():
-        raise CheckpointError(f"{folder}: exists: choose another folder")
-    shutil.rmtree(growing, ignore_errors=True)
-    try:
-        growing.mkdir()
+
+    def fill(growing: Path) -> None:
         ranks = open_ranks(source.folder, opaque)
         copy_files(ranks, growing, position, opaque)
         _overwrite(ranks, growing, source.tensors, values, opaque)
-        commit.sync(growing)
-        growing.rename(folder)
-        commit_tracker(root, position.iteration)
-    except OSError as error:
-        raise CheckpointError(f"{root}: cannot be written: {error.strerror}") from error
-    finally:
-        shutil.rmtree(growing, ignore_errors=True)
-    return folder
 
-
-def commit_tracker(root: Path, iteration: int) -> None:
-    """Make the iteration the latest one, at once."""
-    tracker = root / f".{folders.TRACKER}.writing"
-    tracker.write_text(str(iteration))
-    tracker.replace(root / folders.TRACKER)
+    return publish(root, position.iteration, fill)
 
 
 def _require_values(tensors: Mapping[Key, SourceTensor], values: Values) -> None:
