@@ -71,20 +71,12 @@ def prepare() -> None:
     tensor_parallel.model_parallel_cuda_manual_seed(7)
 
 
-def build(options: frozenset[str]) -> Any:
-    """A GPT of random weights, wrapped as for training."""
-    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
-    from megatron.core.models.gpt import GPTModel
-    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+def llama_like(dtype: torch.dtype, **sizes: Any) -> Any:
+    """Two layers of RMSNorm and SwiGLU without biases, and nothing that needs a fused kernel."""
     from megatron.core.transformer import TransformerConfig
 
-    qk_norm = "qknorm" in options
-    config = TransformerConfig(
+    return TransformerConfig(
         num_layers=2,
-        hidden_size=32,
-        ffn_hidden_size=64,
-        num_attention_heads=4,
-        num_query_groups=2,
         kv_channels=8,
         normalization="RMSNorm",
         gated_linear_unit=True,
@@ -93,14 +85,31 @@ def build(options: frozenset[str]) -> Any:
         hidden_dropout=0.0,
         attention_dropout=0.0,
         use_cpu_initialization=True,
-        params_dtype=torch.float32,
-        pipeline_dtype=torch.float32,
-        qk_layernorm=qk_norm,
+        params_dtype=dtype,
+        pipeline_dtype=dtype,
         masked_softmax_fusion=False,
         bias_activation_fusion=False,
         apply_rope_fusion=False,
         persist_layer_norm=False,
         gradient_accumulation_fusion=False,
+        **sizes,
+    )
+
+
+def build(options: frozenset[str]) -> Any:
+    """A GPT of random weights, wrapped as for training."""
+    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+    from megatron.core.models.gpt import GPTModel
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+
+    qk_norm = "qknorm" in options
+    config = llama_like(
+        torch.float32,
+        hidden_size=32,
+        ffn_hidden_size=64,
+        num_attention_heads=4,
+        num_query_groups=2,
+        qk_layernorm=qk_norm,
     )
     spec = get_gpt_layer_local_spec(qk_layernorm=qk_norm, normalization="RMSNorm")
     model = GPTModel(

@@ -24,7 +24,15 @@ import torch.distributed as dist
 from checks.references.megatron_cpu import importable
 
 from .megatron_on_cpu import cpu_for_cuda
-from .megatron_resumes import SEQUENCES, batch_of, inner, load_distributed, optimizer_of, prepare
+from .megatron_resumes import (
+    SEQUENCES,
+    batch_of,
+    inner,
+    llama_like,
+    load_distributed,
+    optimizer_of,
+    prepare,
+)
 
 MIXED = [0, 1]
 
@@ -55,7 +63,6 @@ def build(options: frozenset[str]) -> Any:
     from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
     from megatron.core.models.gpt import GPTModel
     from megatron.core.models.gpt import gpt_layer_specs as specs
-    from megatron.core.transformer import TransformerConfig
     from megatron.core.transformer.module import Float16Module
 
     dtype = torch.bfloat16 if "bf16" in options else torch.float32
@@ -70,29 +77,14 @@ def build(options: frozenset[str]) -> Any:
         }
     if "mixed" in options:
         experts |= {"moe_layer_freq": MIXED, "moe_shared_expert_intermediate_size": 16}
-    config = TransformerConfig(
-        num_layers=2,
+    config = llama_like(
+        dtype,
         hidden_size=16,
         ffn_hidden_size=32,
         num_attention_heads=2,
         num_query_groups=1,
-        kv_channels=8,
-        normalization="RMSNorm",
-        gated_linear_unit=True,
-        activation_func=torch.nn.functional.silu,
-        add_bias_linear=False,
-        hidden_dropout=0.0,
-        attention_dropout=0.0,
-        use_cpu_initialization=True,
-        params_dtype=dtype,
-        pipeline_dtype=dtype,
         bf16="bf16" in options,
         qk_layernorm=True,
-        masked_softmax_fusion=False,
-        bias_activation_fusion=False,
-        apply_rope_fusion=False,
-        persist_layer_norm=False,
-        gradient_accumulation_fusion=False,
         mtp_num_layers=1 if "mtp" in options else None,
         **experts,
     )
