@@ -1,0 +1,90 @@
+"""muon-check replay: the command line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from checks.tolerances import limit as limit_of
+
+if TYPE_CHECKING:
+    from checks.replay.report import Report
+
+
+@click.command()
+@click.argument("before", type=click.Path(path_type=Path), metavar="CKPT_A")
+@click.argument("after", type=click.Path(path_type=Path), metavar="CKPT_B")
+@click.option("--json", "json_out", metavar="FILE", help="Write JSON to FILE; - is stdout.")
+@click.option(
+    "--limit",
+    type=click.FloatRange(min=0.0),
+    default=limit_of("replay"),
+    show_default=True,
+    help="Largest allowed |difference| of a weight.",
+)
+@click.option("--ns-eps", type=click.FloatRange(min=0.0), help="1e-15 for emerging-optimizers 0.4.")
+def replay(
+    before: Path, after: Path, json_out: str | None, limit: float, ns_eps: float | None
+) -> None:
+    """Replay the step from CKPT_A to CKPT_B, consecutive torch_dist checkpoints of one run.
+
+    The clipped gradient is recovered from the optimizer state; the step is taken on MaxText-shaped
+    arrays. Exit 0 if every weight is within the limit, 1 if not, 2 if the step cannot be replayed.
+    """
+    report = _compare(before, after, limit, {} if ns_eps is None else {"ns_eps": ns_eps})
+    if json_out is None:
+        _print(report)
+    elif json_out == "-":
+        click.echo(json.dumps(report.as_json(), indent=2))
+    else:
+        _write(Path(json_out), report.as_json())
+    sys.exit(0 if report.passed else 1)
+
+
+def _compare(before: Path, after: Path, limit: float, overrides: dict[str, Any]) -> Report:
+    try:
+        from checks.replay.pair import ReplayError
+        from checks.replay.report import compare
+    except ModuleNotFoundError as error:
+        _fail(f"{error.name} is missing: install the toolkit with [jax]")
+    try:
+        return compare(before, after, limit, overrides)
+    except ReplayError as error:
+        _fail(str(error))
+
+
+def _fail(message: str) -> NoReturn:
+    click.echo(f"muon-check: {message}", err=True)
+    sys.exit(2)
+
+
+def _write(file: Path, report: dict[str, Any]) -> None:
+    try:
+        file.write_text(json.dumps(report, indent=2) + "\n")
+    except OSError as error:
+        _fail(f"{file}: cannot be written: {error.strerror}")
+
+
+def _print(report: Report) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    columns = ("parameter", "shape", "optimizer", "|difference|", "|step|", "")
+    table = Table(*columns, title=f"{report.before} -> {report.after}", title_justify="left")
+    for row in report.rows:
+        verdict = "ok" if row.difference <= report.limit else "ABOVE"
+        shape = "x".join(map(str, row.shape))
+        figures = (f"{row.difference:.1e}", f"{row.step:.1e}")
+        table.add_row(row.path, shape, row.optimizer, *figures, verdict)
+    console = Console()
+    # Lines of a pipe are not folded: paths stay whole for grep.
+    console.print(table, soft_wrap=True) if console.is_terminal else Console(width=200).print(table)
+    for note in report.notes:
+        click.echo(f"note: {note}")
+    click.echo(f"learning rate: Muon {report.muon_rate:g}, Adam {report.adam_rate:g}")
+    verdict = "within" if report.passed else "ABOVE"
+    click.echo(f"worst |difference| {report.worst:.2e}, {verdict} the limit {report.limit:g}")
