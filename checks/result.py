@@ -75,14 +75,26 @@ class Divergence:
 
 @dataclass(frozen=True)
 class Curve:
-    """Two loss curves over the same steps, float64; ``floor`` is |difference| of one against
-    itself with one unit in the last place of noise, None where it was not measured."""
+    """Two loss curves over the same steps, float64.
+
+    Attributes:
+      name: what was trained.
+      first_step: 0-based step of the first loss.
+      reference, ours: one loss per step.
+      floor: |difference| of one side against itself with one unit in the last place of noise, None
+        where it was not measured.
+      limit: largest allowed |ours - reference|, None where no figure limits it.
+      reference_name, ours_name: who computed them.
+    """
 
     name: str
     first_step: int
     reference: tuple[float, ...]
     ours: tuple[float, ...]
     floor: tuple[float, ...] | None = None
+    limit: float | None = None
+    reference_name: str = "Megatron"
+    ours_name: str = "MaxText"
 
 
 @dataclass(frozen=True)
