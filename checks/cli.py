@@ -11,6 +11,7 @@ from muon_fork.version import VERSION
 # Command to the module that holds it under the same name; loaded when it is called or described.
 COMMANDS = {
     "replay": "checks.replay.cli",
+    "upstream": "checks.upstream.cli",
 }
 
 

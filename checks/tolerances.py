@@ -63,6 +63,12 @@ TOLERANCES: tuple[Tolerance, ...] = (
         "down. Measured 1.5 (3.9e-4 over 2.5e-4); rounding after every operation instead of once "
         "per addmm gives 7.2, casting after the norm 4.2.",
     ),
+    Tolerance(
+        "upstream",
+        2e-6,
+        "Updates of size 0.1 over 3 steps, 13 sets of arguments. Measured 0 (2.4e-7 with optimised "
+        "code): Newton-Schulz runs over stacks here, over leaves in optax.",
+    ),
 )
 
 

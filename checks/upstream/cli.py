@@ -1,0 +1,58 @@
+"""muon-check upstream: the command line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+if TYPE_CHECKING:
+    from checks.upstream.report import Report
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def upstream(as_json: bool) -> None:
+    """Compare the installed optax's Muon with the one that the fork follows.
+
+    Names, arguments and defaults, and the updates of a few steps under every option that both
+    take. Exit 0 if all agree, 1 with a list of what changed, 2 if there is no optax to compare.
+    """
+    report = _compare()
+    if as_json:
+        click.echo(json.dumps(report.as_json(), indent=2))
+    else:
+        _print(report)
+    sys.exit(0 if report.passed else 1)
+
+
+def _compare() -> Report:
+    try:
+        import optax
+
+        # The module, where ``optax.contrib`` may hide what the fork follows.
+        from optax.contrib import _muon
+    except ImportError as error:
+        _fail(f"optax with Muon is missing ({error}): install the toolkit with [jax]")
+    from checks.upstream.report import compare
+
+    return compare(_muon, str(optax.__version__))
+
+
+def _fail(message: str) -> NoReturn:
+    click.echo(f"muon-check: {message}", err=True)
+    sys.exit(2)
+
+
+def _print(report: Report) -> None:
+    click.echo(f"optax {report.installed}; the fork follows {report.followed}")
+    for row in report.numbers:
+        where = f" ({row.leaf}, step {row.step})" if row.leaf else ""
+        verdict = "DIFFERS" if row.change else "same"
+        click.echo(f"  {row.case:26} worst |difference| {row.worst.max_abs:.1e}{where}: {verdict}")
+    for change in report.changes:
+        click.echo(f"CHANGED {change.what}: {change.where}: {change.detail}")
+    if report.passed:
+        click.echo(f"interface and numbers agree; every |difference| <= {report.limit:g}")
