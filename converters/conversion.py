@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from converters import commit, report
+from converters.ahead import reading_ahead
 from converters.budget import Stopped
 from converters.errors import CheckpointError
 from converters.estimate import Estimate, estimate, require
@@ -97,7 +98,8 @@ def convert(request: Request, stop: threading.Event) -> dict[str, Any]:
     source, plan, need = prepare(request)
     require(need, request.target.absolute().parent)
     with runtime.stdout_kept_clean(request.processes):
-        runtime.start(request.processes)
+        with reading_ahead(source, plan.records):
+            runtime.start(request.processes)
         if request.processes.index:
             folder = commit.hidden(request.target.absolute().resolve())
             _write(request, plan, need, folder, stop)

@@ -1,21 +1,29 @@
-"""JAX as this package needs it: on the CPU, alone or as one of several processes."""
+"""JAX as this package needs it: on the CPU, alone or as one of several processes.
+
+Nothing heavy is imported before ``start``.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import logging
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-
-import jax
+from typing import Any
 
 from converters.errors import CheckpointError
 
-# Of glibc's mallopt.
-_M_ARENA_MAX = -8
+# Of glibc's mallopt: option and value. Two heaps for all threads: with one each, what they free
+# piles up unused. Chunks come from these heaps: pages mapped for each one would be cleared anew.
+_MALLOPT = {
+    "M_ARENA_MAX": (-8, 2),
+    "M_MMAP_THRESHOLD": (-3, 32 << 20),
+    "M_TRIM_THRESHOLD": (-1, 64 << 20),
+}
 
 
 @dataclass(frozen=True)
@@ -31,13 +39,14 @@ ALONE = Processes()
 
 
 def start(processes: Processes = ALONE) -> None:
-    """Keep JAX on the CPU; with several processes, meet the others at the coordinator.
+    """Load JAX and Orbax, for the CPU; with several processes, meet the others.
 
     Raises:
       CheckpointError: the numbers do not fit together, or the others were not found.
     """
-    _share_heaps()
-    jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
+    _set_heaps()
+    jax = _libraries()
+    jax.config.update("jax_platforms", "cpu")
     # Orbax logs every file, and each error once per thread that it passes before it is raised.
     logging.getLogger("absl").setLevel(logging.CRITICAL)
     if processes.count == 1:
@@ -58,10 +67,25 @@ def start(processes: Processes = ALONE) -> None:
         raise CheckpointError(f"--coordinator {processes.coordinator}: {error}") from error
 
 
-def _share_heaps() -> None:
-    """Let threads share two heaps of glibc: one each, and what they free piles up unused."""
+def _libraries() -> Any:
+    """JAX, with Orbax beside it, out of the garbage collector's sight: they are never freed."""
+    gc.disable()
     try:
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
+        import jax
+        import orbax.checkpoint
+
+        assert orbax.checkpoint
+        gc.freeze()
+    finally:
+        gc.enable()
+    return jax
+
+
+def _set_heaps() -> None:
+    try:
+        library = ctypes.CDLL(None)
+        for option, value in _MALLOPT.values():
+            library.mallopt(option, value)
     except (OSError, AttributeError):
         return  # another C library
 
@@ -84,6 +108,7 @@ def stdout_kept_clean(processes: Processes) -> Iterator[None]:
 
 def meet(place: str) -> None:
     """Wait until every process has come here; nothing to do for one alone."""
+    import jax
     from orbax.checkpoint import multihost
 
     if jax.process_count() > 1:
