@@ -6,7 +6,9 @@ before anything is installed.
 
     python3 environments/build.py toolkit     prints the Python of the 3.11 environment
     python3 environments/build.py maxtext     prints the Python of the 3.12 environment
+    python3 environments/build.py maxtext-tpu prints the Python of the same with the TPU compiler
     python3 environments/build.py releases    prints the folder with one MaxText wheel per subfolder
+    python3 environments/build.py browser     prints the headless browser that the page's test uses
 """
 
 from __future__ import annotations
@@ -31,7 +33,13 @@ class SetUpError(Exception):
 
 
 def main(argv: list[str]) -> int:
-    builders = {"toolkit": toolkit, "maxtext": maxtext, "releases": releases}
+    builders = {
+        "toolkit": toolkit,
+        "maxtext": maxtext,
+        "maxtext-tpu": maxtext_tpu,
+        "releases": releases,
+        "browser": browser,
+    }
     if len(argv) != 1 or argv[0] not in builders:
         print(__doc__, file=sys.stderr)
         return 2
@@ -67,6 +75,19 @@ def maxtext() -> Path:
     return home / "bin" / "python"
 
 
+def maxtext_tpu() -> Path:
+    """The same plus libtpu, on demand: it is large, and JAX looks for a TPU wherever it is."""
+    base = maxtext()
+    with _claimed("maxtext-tpu-3.12", ("maxtext.txt", "maxtext-tpu.txt")) as (home, is_new):
+        if is_new:
+            subprocess.run([str(base), "-m", "venv", "--without-pip", str(home)], check=True)
+            site = next(home.glob("lib/python*/site-packages"))
+            _pip(base, "--no-deps", "--target", str(site), "-r", str(HERE / "maxtext-tpu.txt"))
+            below = next(base.parents[1].glob("lib/python*/site-packages"))
+            (site / "maxtext.pth").write_text(f"{below}\n")
+    return home / "bin" / "python"
+
+
 def releases() -> Path:
     """Every pinned MaxText wheel, unpacked."""
     with _claimed("maxtext-releases", ("releases.txt",)) as (home, is_new):
@@ -75,6 +96,35 @@ def releases() -> Path:
             for pin in _pins("releases.txt"):
                 _unpack_wheel(pin, home)
     return home
+
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+def browser() -> Path:
+    """A Chromium on PATH; as root on a Debian that lacks one, it is installed first.
+
+    Raises:
+      SetUpError: there is none, and it cannot be installed.
+    """
+    found = _on_path(BROWSERS)
+    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        print("environments: installing chromium", file=sys.stderr)
+        quiet, no_questions = ["apt-get", "-qq"], os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+        for words in (["update"], ["install", "--yes", "--no-install-recommends", "chromium"]):
+            # What goes wrong here, apt-get says itself; what is missing is said below.
+            subprocess.run([*quiet, *words], check=False, stdout=sys.stderr, env=no_questions)
+        found = _on_path(BROWSERS)
+    if found is None:
+        raise SetUpError(
+            "a headless browser is missing: install the package chromium (or google-chrome) "
+            f"so that one of {', '.join(BROWSERS)} is on PATH"
+        )
+    return found
+
+
+def _on_path(names: tuple[str, ...]) -> Path | None:
+    return next((Path(path) for name in names if (path := shutil.which(name))), None)
 
 
 _METADATA_IGNORED = ("--ignore-requires-python", "--no-deps")

@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
-from html import escape
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from checks.result import Report
+from muon_fork.version import VERSION
 
-from .wording import tally
+from . import wording
+from .heat import LEGEND
+from .schema import FORM
+from .view import IN_SIGHT, view
+
+TEMPLATES = Path(__file__).with_name("templates")
+# What the templates write numbers with.
+WORDS = ("gated", "near_one", "plain", "seconds", "short", "tally", "words")
 
 
 def render(report: Report) -> str:
-    return f"<!doctype html><title>{escape(tally(report))}</title>\n"
+    """The page; without JavaScript it only loses the read-out of single steps."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES, encoding="utf-8"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update({name: getattr(wording, name) for name in WORDS})
+    facts = {"version": VERSION, "form": FORM, "legend": LEGEND, "in_sight": IN_SIGHT}
+    return environment.get_template("page.html.j2").render(view=view(report), **facts)

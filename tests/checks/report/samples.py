@@ -198,3 +198,32 @@ def failed() -> Report:
             "muon-check parity --run runs/qwen3 --maxtext ../maxtext --steps 1300 --json out.json",
         ),
     )
+
+
+def small() -> Report:
+    """One of everything that the form has, and values that JSON has no word for."""
+    worst = Difference(0.02, 0.5, 1.001, 0.998)
+    step = Rung(
+        "step",
+        "one step",
+        Outcome.FAILED,
+        (
+            Figure("weights", worst, "replay", 1e-7, "max_abs", "decoder/scale", 3, 1e-9),
+            Figure("loss", Difference(math.nan, math.inf, 1.0, -math.inf), "replay", 1e-7),
+        ),
+        dataclasses.replace(DIVERGENCE, step=None, parameter=""),
+        reason="the weights differ",
+        notes=("a note",),
+        curves=(
+            Curve("floored", 20, (2.0, 1.5, 1.25), (2.0, 1.5, 1.5), (0.0, 0.125, 0.25), 0.125),
+            Curve("bare", 0, (1.0,), (math.nan,), reference_name="torch", ours_name="fork"),
+        ),
+        seconds=1.5,
+        details={"mesh": {"fsdp": np.int64(8)}, "losses": np.array([1.0, math.nan])},
+    )
+    return Report(
+        (step, not_run("tpu_compile", "no libtpu")),
+        {"device": "cpu x 1"},
+        {"beta": 0.95, "nesterov": False},
+        ("muon-check parity",),
+    )
