@@ -228,3 +228,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except (click.Abort, KeyboardInterrupt):
         code = 128 + signal.SIGINT
     sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -16,7 +16,8 @@ def fixed_batches(tokens: np.ndarray) -> type:
     """An iterator class whose batch s is ``tokens[s]``, one unpacked segment per row.
 
     Args:
-      tokens: int32 [steps, batch, length + 1]; row ``[:-1]`` is the input, row ``[1:]`` the target.
+      tokens: integers [steps, batch, length + 1], also memory-mapped; row ``[:-1]`` is the input,
+        row ``[1:]`` the target.
     """
 
     class FixedBatches:
@@ -36,7 +37,7 @@ def fixed_batches(tokens: np.ndarray) -> type:
 
         def __next__(self) -> dict[str, Any]:
             # The trainer asks for one batch more than it uses.
-            batch = tokens[min(self.step, len(tokens) - 1)]
+            batch = np.asarray(tokens[min(self.step, len(tokens) - 1)], np.int32)
             self.step += 1
             place = np.arange(batch.shape[1], dtype=np.int32) + 0 * batch
             ones = np.ones_like(batch[:, 1:])

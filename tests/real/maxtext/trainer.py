@@ -138,7 +138,7 @@ def built(what: str) -> Path:
 def _run_driver(tree: Path, folder: Path, devices: int) -> str:
     search = [str(tree), str(ROOT)]
     if needs_tensorflow(tree):
-        search.append(str(HERE / "child/stand_ins"))
+        search.append(str(ROOT / "checks/trainers/stand_ins"))
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(search),
         "PYTHONDONTWRITEBYTECODE": "1",

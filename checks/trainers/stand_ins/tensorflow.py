@@ -26,4 +26,4 @@ _anything = StandIn()
 
 
 def __getattr__(name: str) -> StandIn:
-    return getattr(_anything, name)
+    return StandIn.__getattr__(_anything, name)

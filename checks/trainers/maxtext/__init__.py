@@ -1,0 +1,1 @@
+"""Train the MaxText on the module search path, in its own Python."""

@@ -1,0 +1,1 @@
+"""The top rung: real MaxText continues a recorded Megatron run, step by step."""
