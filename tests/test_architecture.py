@@ -31,7 +31,7 @@ STDLIB_ONLY = (
     "version.py",
 )
 # Where the heavy things may be imported.
-TORCH_HOMES = ("checks/references/",)
+TORCH_HOMES = ("checks/references/", "checks/trainers/")
 LIBCST_HOMES = ("codemods/",)
 HEAVY = ("jax", "jaxlib", "optax", "torch", "libcst", "numpy", "megatron", "emerging_optimizers")
 COMMANDS = {"codemods": "muon-migrate", "converters": "muon-convert", "checks": "muon-check"}

@@ -8,42 +8,39 @@ weights after it and the loss of the step after.
 
 from __future__ import annotations
 
-import dataclasses
-import importlib
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
-from checks.references.megatron_cpu import importable
-
-from .megatron_on_cpu import cpu_for_cuda
+from checks.trainers.megatron.building import gpt, inner, transformer_config, wrapped
+from checks.trainers.megatron.groups import process_group
+from checks.trainers.megatron.model import Model
+from checks.trainers.megatron.optimizing import core_optimizer, optimizer_config
+from checks.trainers.megatron.options import SETTINGS, Layout
+from checks.trainers.megatron.saving import metadata_of
 
 SEQUENCES, SAMPLES, BATCH = 16, 16, 4
+SAMPLES_OPTIONS = {
+    "lr": 1e-2,
+    "min_lr": 1e-3,
+    "muon_nesterov": False,
+    "muon_fp32_matmul_prec": "high",
+    "muon_tp_mode": "duplicated",
+}
 
 
 def main(folder: Path, out: Path, *options: str) -> None:
-    # The model is tiny: more threads would only wait for each other.
-    torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR="127.0.0.1", RANK="0", WORLD_SIZE="1")
-    with importable(), cpu_for_cuda():
-        store = dist.HashStore()
-        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-        try:
-            arrays = resume(folder, frozenset(options))
-        finally:
-            dist.destroy_process_group()
+    with process_group(Layout(), 0, None, seed=7):
+        arrays = resume(folder, frozenset(options))
     np.savez(out, **arrays)
 
 
 def resume(folder: Path, options: frozenset[str]) -> dict[str, Any]:
     from megatron.core.distributed import finalize_model_grads
 
-    prepare()
     model = build(options)
     optimizer = optimizer_of(model)
     ranks = list(folder.glob("mp_rank_*"))
@@ -60,97 +57,24 @@ def resume(folder: Path, options: frozenset[str]) -> dict[str, Any]:
     return arrays
 
 
-def prepare() -> None:
-    """One rank in every group, random numbers from the CPU."""
-    from megatron.core import parallel_state, tensor_parallel
-    from megatron.core.tensor_parallel import random as megatron_random
-
-    parallel_state.initialize_model_parallel()
-    megatron_random._get_cuda_rng_state = lambda *_, **__: torch.get_rng_state()
-    megatron_random._set_cuda_rng_state = lambda state, *_, **__: torch.set_rng_state(state)
-    tensor_parallel.model_parallel_cuda_manual_seed(7)
-
-
-def llama_like(dtype: torch.dtype, **sizes: Any) -> Any:
-    """Two layers of RMSNorm and SwiGLU without biases, and nothing that needs a fused kernel."""
-    from megatron.core.transformer import TransformerConfig
-
-    return TransformerConfig(
-        num_layers=2,
-        kv_channels=8,
-        normalization="RMSNorm",
-        gated_linear_unit=True,
-        activation_func=torch.nn.functional.silu,
-        add_bias_linear=False,
-        hidden_dropout=0.0,
-        attention_dropout=0.0,
-        use_cpu_initialization=True,
-        params_dtype=dtype,
-        pipeline_dtype=dtype,
-        masked_softmax_fusion=False,
-        bias_activation_fusion=False,
-        apply_rope_fusion=False,
-        persist_layer_norm=False,
-        gradient_accumulation_fusion=False,
-        **sizes,
-    )
-
-
 def build(options: frozenset[str]) -> Any:
     """A GPT of random weights, wrapped as for training."""
-    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
-    from megatron.core.models.gpt import GPTModel
-    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
-
-    qk_norm = "qknorm" in options
-    config = llama_like(
-        torch.float32,
-        hidden_size=32,
-        ffn_hidden_size=64,
-        num_attention_heads=4,
-        num_query_groups=2,
-        qk_layernorm=qk_norm,
+    model = Model(
+        "sample",
+        hidden=32,
+        head_size=8,
+        ffn=64,
+        qk_norm="qknorm" in options,
+        padded_vocabulary=128,
+        sequence=SEQUENCES,
     )
-    spec = get_gpt_layer_local_spec(qk_layernorm=qk_norm, normalization="RMSNorm")
-    model = GPTModel(
-        config,
-        spec,
-        vocab_size=128,
-        max_sequence_length=SEQUENCES,
-        position_embedding_type="rope",
-        share_embeddings_and_output_weights=False,
-    )
-    buckets = DistributedDataParallelConfig(grad_reduce_in_fp32=True)
-    return DistributedDataParallel(config, buckets, model)
+    config = transformer_config(model, layernorm_epsilon=1e-5)
+    return wrapped(config, gpt(model, config))
 
 
-def optimizer_of(model: Any, bf16: bool = False) -> Any:
+def optimizer_of(model: Any, dtype: torch.dtype = torch.float32) -> Any:
     """Muon as the samples were trained; learning rates and decay come with the checkpoint."""
-    from megatron.core import optimizer as optimizers
-
-    known = {field.name for field in dataclasses.fields(optimizers.OptimizerConfig)}
-    config = optimizers.OptimizerConfig(
-        optimizer="muon",
-        lr=1e-2,
-        min_lr=1e-3,
-        weight_decay=0.1,
-        clip_grad=1.0,
-        muon_momentum=0.95,
-        muon_scale_mode="spectral",
-        muon_extra_scale_factor=0.2,
-        muon_fp32_matmul_prec="high",
-        muon_num_ns_steps=5,
-        muon_split_qkv=True,
-        muon_tp_mode="duplicated",
-        bf16=bf16,
-        params_dtype=torch.bfloat16 if bf16 else torch.float32,
-        # Its name up to 0.17.
-        **{"muon_nesterov" if "muon_nesterov" in known else "muon_use_nesterov": False},
-    )
-    if "muon_nesterov" in known:
-        return optimizers.get_megatron_optimizer(config, [model])
-    older = importlib.import_module("megatron.core.optimizer.muon")
-    return older.get_megatron_muon_optimizer(config, [model])
+    return core_optimizer(optimizer_config(SETTINGS | SAMPLES_OPTIONS, dtype), model)
 
 
 def load_legacy(model: Any, optimizer: Any, folder: Path) -> int:
@@ -161,24 +85,12 @@ def load_legacy(model: Any, optimizer: Any, folder: Path) -> int:
     return int(state["iteration"])
 
 
-def inner(model: Any) -> Any:
-    """The GPT inside the wrappers."""
-    while hasattr(model, "module"):
-        model = model.module
-    return model
-
-
 def load_distributed(model: Any, optimizer: Any, folder: Path, singleton: bool = False) -> int:
     """Fill both from the checkpoint, by Megatron's own strict loader."""
-    from megatron.core import dist_checkpointing, parallel_state
+    from megatron.core import dist_checkpointing
     from megatron.core.dist_checkpointing.validation import StrictHandling
 
-    group = parallel_state.get_data_parallel_group(with_context_parallel=True)
-    metadata = {
-        "chained_optim_avoid_prefix": True,
-        "singleton_local_shards": singleton,
-        "dp_cp_group": group,
-    }
+    metadata = metadata_of(singleton_local_shards=singleton)
     tensors = inner(model).sharded_state_dict(metadata=metadata)
     states = optimizer.sharded_state_dict(tensors, is_loading=True, metadata=metadata)
     # Random numbers and the watch for faults belong to the trainer.

@@ -10,7 +10,6 @@ parameter and optimizer state by the name of the model's parameter.
 
 from __future__ import annotations
 
-import os
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
@@ -19,97 +18,61 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
-from checks.references.megatron_cpu import importable
+from checks.trainers.megatron.building import gpt, inner, layer_spec, transformer_config, wrapped
+from checks.trainers.megatron.groups import process_group
+from checks.trainers.megatron.model import Experts, Model
+from checks.trainers.megatron.options import Layout
+from checks.trainers.megatron.saving import metadata_of
 
-from .megatron_on_cpu import cpu_for_cuda
-from .megatron_resumes import (
-    SEQUENCES,
-    batch_of,
-    inner,
-    llama_like,
-    load_distributed,
-    optimizer_of,
-    prepare,
-)
-
-MIXED = [0, 1]
+from .megatron_resumes import SEQUENCES, batch_of, load_distributed, optimizer_of
 
 
 def main(folder: Path, out: Path, *words: str) -> None:
     options = frozenset(words)
-    # The model is tiny: more threads would only wait for each other.
-    torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR="127.0.0.1", RANK="0", WORLD_SIZE="1")
-    with importable(), cpu_for_cuda():
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-        try:
-            prepare()
-            model = build(options)
-            optimizer = optimizer_of(model, "bf16" in options)
-            for step in range(2):
-                train(model, optimizer, step)
-            if "load" in options:
-                load_distributed(model, optimizer, folder, "singleton" in options)
-            else:
-                save(model, optimizer, folder, options)
-            np.savez(out, **dict(arrays(model, optimizer)))
-        finally:
-            dist.destroy_process_group()
+    with process_group(Layout(), 0, None, seed=7):
+        model = build(options)
+        optimizer = optimizer_of(model, dtype_of(options))
+        for step in range(2):
+            train(model, optimizer, step)
+        if "load" in options:
+            load_distributed(model, optimizer, folder, "singleton" in options)
+        else:
+            save(model, optimizer, folder, options)
+        np.savez(out, **dict(arrays(model, optimizer)))
+
+
+def dtype_of(options: frozenset[str]) -> torch.dtype:
+    return torch.bfloat16 if "bf16" in options else torch.float32
 
 
 def build(options: frozenset[str]) -> Any:
-    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
-    from megatron.core.models.gpt import GPTModel
     from megatron.core.models.gpt import gpt_layer_specs as specs
-    from megatron.core.transformer.module import Float16Module
 
-    dtype = torch.bfloat16 if "bf16" in options else torch.float32
-    experts: dict[str, Any] = {}
-    if options & {"moe", "mixed"}:
-        experts = {
-            "num_moe_experts": 4,
-            "moe_router_topk": 2,
-            "moe_ffn_hidden_size": 24,
-            "moe_token_dispatcher_type": "allgather",
-            "moe_router_load_balancing_type": "none",
-        }
-    if "mixed" in options:
-        experts |= {"moe_layer_freq": MIXED, "moe_shared_expert_intermediate_size": 16}
-    config = llama_like(
-        dtype,
-        hidden_size=16,
-        ffn_hidden_size=32,
-        num_attention_heads=2,
-        num_query_groups=1,
-        bf16="bf16" in options,
-        qk_layernorm=True,
-        mtp_num_layers=1 if "mtp" in options else None,
-        **experts,
+    mixed = "mixed" in options
+    experts = Experts(ffn=24, shared_ffn=16 if mixed else 0, dense_layers=1 if mixed else 0)
+    model = Model(
+        "saved",
+        hidden=16,
+        heads=2,
+        groups=1,
+        head_size=8,
+        ffn=32,
+        qk_norm=True,
+        experts=experts if options & {"moe", "mixed"} else None,
+        padded_vocabulary=128,
+        sequence=SEQUENCES,
     )
-    spec: Any
-    if "mixed" in options:
-        spec = specs.get_gpt_decoder_block_spec(config, use_transformer_engine=False)
-    else:
-        count = experts.get("num_moe_experts")
-        spec = specs.get_gpt_layer_local_spec(count, qk_layernorm=True, normalization="RMSNorm")
+    config = transformer_config(
+        model, dtype=dtype_of(options), mtp_num_layers=1 if "mtp" in options else None
+    )
     further = {}
     if "mtp" in options:
-        block = specs.get_gpt_mtp_block_spec(config, spec, use_transformer_engine=False)
+        block = specs.get_gpt_mtp_block_spec(
+            config, layer_spec(config), use_transformer_engine=False
+        )
         further = {"mtp_block_spec": block}
-    model = GPTModel(
-        config,
-        spec,
-        vocab_size=128,
-        max_sequence_length=SEQUENCES,
-        position_embedding_type="rope",
-        share_embeddings_and_output_weights=False,
-        **further,
-    )
-    wrapped = Float16Module(config, model) if "bf16" in options else model
-    buckets = DistributedDataParallelConfig(grad_reduce_in_fp32=True)
-    return DistributedDataParallel(config, buckets, wrapped)
+    return wrapped(config, gpt(model, config, **further))
 
 
 def train(model: Any, optimizer: Any, step: int) -> None:
@@ -125,14 +88,10 @@ def train(model: Any, optimizer: Any, step: int) -> None:
 
 
 def save(model: Any, optimizer: Any, folder: Path, options: frozenset[str]) -> None:
-    from megatron.core import dist_checkpointing, parallel_state
+    from megatron.core import dist_checkpointing
 
     folder.mkdir(parents=True)
-    metadata = {
-        "chained_optim_avoid_prefix": True,
-        "singleton_local_shards": "singleton" in options,
-        "dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True),
-    }
+    metadata = metadata_of(singleton_local_shards="singleton" in options)
     tensors = inner(model).sharded_state_dict(metadata=metadata)
     states = optimizer.sharded_state_dict(tensors, metadata=metadata)
     arguments = Namespace(num_layers=2, global_batch_size=4)

@@ -1,0 +1,108 @@
+"""Record a training run: start its processes, and lay down the folder that describes it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from .stream import token_stream
+from .training import Training
+
+ROOT = Path(__file__).parents[3]
+TOKENS = "tokens.npy"
+LOSSES = "losses.txt"
+FLOOR = "floor_losses.txt"
+_POLL = 0.2  # seconds
+
+
+class TrainingFailed(RuntimeError):
+    """A process ended badly; the message holds the end of what it said."""
+
+
+def record(
+    training: Training,
+    folder: Path,
+    *,
+    floor: bool = False,
+    progress: Callable[[str], None] = lambda _line: None,
+) -> Path:
+    """Train, and write checkpoints, ``tokens.npy``, ``losses.txt`` and ``run.json`` to ``folder``.
+
+    Args:
+      folder: does not exist yet, or is empty.
+      floor: also train with every weight one unit in the last place off, for ``floor_losses``.
+
+    Raises:
+      TrainingFailed: a process ended badly.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    model = training.model
+    stream = token_stream(max(training.steps, 1), model.batch, model.sequence, model.vocabulary)
+    np.save(folder / TOKENS, stream)
+    _run(training, folder, folder / TOKENS, progress)
+    description: dict[str, object] = {"tokens": TOKENS, "losses": LOSSES}
+    if floor:
+        progress("the same with every weight one unit in the last place off")
+        with tempfile.TemporaryDirectory() as scratch:
+            _run(training.replace(nudge=True, saves=()), Path(scratch), folder / TOKENS, progress)
+            (folder / FLOOR).write_bytes((Path(scratch) / LOSSES).read_bytes())
+        description["floor_losses"] = FLOOR
+    description["checkpoints"] = [f"iter_{step:07d}" for step in training.saves]
+    description["notes"] = [f"{model.name}, recorded from Megatron-Core on a CPU"]
+    (folder / "run.json").write_text(json.dumps(description, indent=1) + "\n")
+    if training.saves:
+        tracker = folder / "latest_checkpointed_iteration.txt"
+        tracker.write_text(str(max(training.saves)))
+    return folder
+
+
+def _run(training: Training, folder: Path, tokens: Path, progress: Callable[[str], None]) -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        plan = {"training": training.as_json(), "folder": str(folder), "tokens": str(tokens)}
+        file = Path(scratch) / "plan.json"
+        file.write_text(json.dumps(plan))
+        outputs = [Path(scratch) / f"{rank}.txt" for rank in range(training.layout.processes)]
+        started = []
+        try:
+            for rank, output in enumerate(outputs):
+                started.append(_process(file, rank, output))
+            _wait(started, outputs, progress)
+        finally:
+            for process in started:
+                process.kill()
+                process.wait()
+
+
+def _process(plan: Path, rank: int, output: Path) -> subprocess.Popen[bytes]:
+    words = [sys.executable, "-m", "checks.trainers.megatron", str(plan), str(rank)]
+    with output.open("wb") as stream:
+        return subprocess.Popen(words, cwd=ROOT, stdout=stream, stderr=subprocess.STDOUT)
+
+
+def _wait(
+    processes: Sequence[subprocess.Popen[bytes]],
+    outputs: Sequence[Path],
+    progress: Callable[[str], None],
+) -> None:
+    """Until all are done or one failed, passing on what the first says."""
+    shown = 0
+    while True:
+        codes = [process.poll() for process in processes]
+        said = [s for s in outputs[-1].read_text(errors="replace").splitlines() if "step " in s]
+        for line in said[shown:]:
+            progress(line)
+        shown = len(said)
+        failed = [rank for rank, code in enumerate(codes) if code]
+        if failed:
+            tail = outputs[failed[0]].read_text(errors="replace")[-3000:]
+            raise TrainingFailed(f"process {failed[0]} ended with {codes[failed[0]]}:\n{tail}")
+        if all(code == 0 for code in codes):
+            return
+        time.sleep(_POLL)

@@ -1,0 +1,125 @@
+"""What one process of a run does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from .arguments import arguments_of
+from .building import gpt, transformer_config, wrapped
+from .optimizing import core_optimizer, optimizer_config, scheduler_of
+from .saving import State, load_torch_dist, save_legacy, save_torch_dist
+from .training import Training
+
+Tokens = NDArray[np.int32]
+
+
+def train(training: Training, folder: Path, tokens: Tokens, report: Callable[[str], None]) -> None:
+    """Train and save; the processes with the loss write ``losses.txt``, all the same numbers.
+
+    Args:
+      folder: of the run, which exists.
+      tokens: int32 [steps, batch, sequence + 1].
+      report: gets a line now and then.
+    """
+    state = start(training)
+    first = load_torch_dist(state, Path(training.start)) if training.start else 0
+    if training.nudge:
+        nudge(state.model)
+    losses = []
+    for step in range(first, training.steps + 1):
+        if step in training.saves:
+            _save(training, state, folder / f"iter_{step:07d}", step)
+        if step == training.steps:
+            break
+        losses.append(take_step(training, state, tokens[step]))
+        if step % 100 == 99:
+            report(f"step {step + 1}: loss {losses[-1]}")
+    if losses and losses[-1] is not None:
+        (folder / "losses.txt").write_text("".join(f"{loss!r}\n" for loss in losses))
+
+
+def start(training: Training) -> State:
+    """Model, optimizer and schedule of this process, before any step."""
+    config = transformer_config(training.model, training.layout)
+    model = wrapped(config, gpt(training.model, config))
+    settings = optimizer_config(training.settings)
+    if training.reference == "rfc":
+        from checks.trainers.rfc.optimizer import rfc_optimizer
+
+        optimizer = rfc_optimizer(training, model, config)
+    else:
+        optimizer = core_optimizer(settings, model)
+    scheduler = scheduler_of(training, optimizer)
+    config.finalize_model_grads_func = _finalize
+    return State(model, optimizer, scheduler, arguments_of(training, config, settings))
+
+
+def nudge(model: Any) -> None:
+    """Every weight to the next float32 above it."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            infinity = torch.full_like(parameter, torch.inf)
+            parameter.copy_(torch.nextafter(parameter, infinity))
+
+
+def take_step(training: Training, state: State, batch: Tokens) -> float | None:
+    """One optimizer step; the loss, where this process computes it.
+
+    Raises:
+      ValueError: the step was skipped: the loss or the gradient is not finite.
+    """
+    from megatron.core.pipeline_parallel import get_forward_backward_func
+
+    state.model.zero_grad_buffer()
+    state.optimizer.zero_grad()
+    seen = get_forward_backward_func()(
+        forward_step_func=_forward,
+        data_iterator=_rows(batch),
+        model=[state.model],
+        num_microbatches=1,
+        seq_length=training.model.sequence,
+        micro_batch_size=len(batch),
+        forward_only=False,
+    )
+    taken, _, _ = state.optimizer.step()
+    loss = float(seen[0]) if seen else None
+    if not taken or (loss is not None and not np.isfinite(loss)):
+        raise ValueError(f"the step was not taken: loss {loss!r}")
+    state.scheduler.step(increment=training.model.batch)
+    return loss
+
+
+def _rows(batch: Tokens) -> Iterator[torch.Tensor]:
+    yield torch.from_numpy(batch.astype(np.int64))
+
+
+def _forward(data: Iterator[torch.Tensor], model: Any) -> tuple[torch.Tensor, Any]:
+    rows = next(data)
+    inputs, targets = rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+    positions = torch.arange(inputs.shape[1]).expand_as(inputs)
+    return model(inputs, positions, None, labels=targets), partial(_loss)
+
+
+def _loss(per_token: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:
+    """Sum and number of tokens, by which the schedule divides, and their quotient."""
+    total = per_token.float().sum()
+    count = torch.tensor(per_token.numel(), dtype=torch.int)
+    return total, count, (total.detach() / count).item()
+
+
+def _finalize(*arguments: Any, **keywords: Any) -> None:
+    from megatron.core.distributed import finalize_model_grads
+
+    finalize_model_grads(*arguments, **keywords)
+
+
+def _save(training: Training, state: State, folder: Path, step: int) -> None:
+    save = save_legacy if training.form == "torch" else save_torch_dist
+    save(state, folder, step)

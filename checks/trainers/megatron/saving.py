@@ -1,0 +1,95 @@
+"""Checkpoints as Megatron-LM's training script writes them: torch_dist and the older torch."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .building import inner
+
+
+@dataclass(frozen=True)
+class State:
+    """What a process trains with, all of which a checkpoint holds.
+
+    ``optimizer`` is Megatron's or has its saving methods; ``scheduler`` is OptimizerParamScheduler.
+    """
+
+    model: Any
+    optimizer: Any
+    scheduler: Any
+    arguments: Namespace
+
+
+def save_torch_dist(state: State, folder: Path, iteration: int) -> None:
+    from megatron.core import dist_checkpointing
+
+    if dist.get_rank() == 0:
+        folder.mkdir(parents=True)
+    dist.barrier()
+    tensors, states = _sharded(state, is_loading=False)
+    common = {**_common(state, iteration), "opt_param_scheduler": state.scheduler.state_dict()}
+    dist_checkpointing.save({**tensors, "optimizer": states, **common}, str(folder))
+    dist.barrier()
+
+
+def save_legacy(state: State, folder: Path, iteration: int) -> None:
+    """One file per process."""
+    from megatron.core import parallel_state
+
+    tensor = parallel_state.get_tensor_model_parallel_rank()
+    pipeline = parallel_state.get_pipeline_model_parallel_rank()
+    split = parallel_state.get_pipeline_model_parallel_world_size() > 1
+    name = f"mp_rank_{tensor:02d}" + (f"_{pipeline:03d}" if split else "")
+    file = folder / name / "model_optim_rng.pt"
+    file.parent.mkdir(parents=True)
+    content = {
+        **_common(state, iteration),
+        "model": inner(state.model).state_dict_for_save_checkpoint(),
+        "optimizer": state.optimizer.state_dict(),
+        "opt_param_scheduler": state.scheduler.state_dict(),
+    }
+    torch.save(content, file)
+    dist.barrier()
+
+
+def load_torch_dist(state: State, folder: Path) -> int:
+    """Fill the state by Megatron's own loader, whatever layout wrote it; the iteration.
+
+    The schedule goes on where the checkpoint's was.
+    """
+    from megatron.core import dist_checkpointing
+    from megatron.core.dist_checkpointing.validation import StrictHandling
+
+    tensors, states = _sharded(state, is_loading=True)
+    loaded = dist_checkpointing.load(
+        {**tensors, "optimizer": states}, str(folder), strict=StrictHandling.RAISE_UNEXPECTED
+    )
+    inner(state.model).load_state_dict({key: loaded[key] for key in tensors}, strict=False)
+    state.optimizer.load_state_dict(loaded["optimizer"])
+    state.scheduler.load_state_dict(loaded["opt_param_scheduler"])
+    return int(loaded["iteration"])
+
+
+def metadata_of(**further: Any) -> dict[str, Any]:
+    """What Megatron's sharded state dicts ask for."""
+    from megatron.core import parallel_state
+
+    group = parallel_state.get_data_parallel_group(with_context_parallel=True)
+    return {"chained_optim_avoid_prefix": True, "dp_cp_group": group, **further}
+
+
+def _sharded(state: State, is_loading: bool) -> tuple[Any, Any]:
+    metadata = metadata_of()
+    tensors = inner(state.model).sharded_state_dict(metadata=metadata)
+    states = state.optimizer.sharded_state_dict(tensors, is_loading=is_loading, metadata=metadata)
+    return tensors, states
+
+
+def _common(state: State, iteration: int) -> dict[str, Any]:
+    return {"args": state.arguments, "checkpoint_version": 3.0, "iteration": iteration}
