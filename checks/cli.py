@@ -10,6 +10,7 @@ from muon_fork.version import VERSION
 
 # Command to the module that holds it under the same name; loaded when it is called or described.
 COMMANDS = {
+    "parity": "checks.parity.cli",
     "replay": "checks.replay.cli",
     "upstream": "checks.upstream.cli",
 }

@@ -19,6 +19,116 @@ class Tolerance:
 
 TOLERANCES: tuple[Tolerance, ...] = (
     Tolerance(
+        "newton_schulz_f64",
+        1e-12,
+        "Relative L2 of one matrix, spectrum decaying over three decades the worst, in "
+        "float64. Measured 6.8e-15, one unit in the last place of the input moves it by "
+        "1.2e-14; ten steps multiply more.",
+    ),
+    Tolerance(
+        "newton_schulz_f32",
+        2e-05,
+        "The same in float32, against float64 and emerging-optimizers. Measured 2.8e-6; "
+        "one unit in the last place of the input moves it by 6.7e-6.",
+    ),
+    Tolerance(
+        "newton_schulz_bf16",
+        0.2,
+        "The same in bfloat16, whose unit in the last place is 3.9e-3, against float64. "
+        "Measured 9.4e-2 on the decaying spectrum, 1e-2 on others.",
+    ),
+    Tolerance(
+        "step_update_f64",
+        1e-10,
+        "Relative L2 of one update of every kind of parameter. Measured 1.9e-13: the "
+        "reference's is a difference of weights near 1.",
+    ),
+    Tolerance(
+        "step_state_f64",
+        1e-12,
+        "The same of momentum and moments. Measured 2.3e-16.",
+    ),
+    Tolerance(
+        "step_weight_f64",
+        1e-12,
+        "The same, |weight|. Measured 2.2e-16.",
+    ),
+    Tolerance(
+        "step_update_f32",
+        2e-05,
+        "Measured 7.4e-6 in AdamW, whose 1 - b^t is rounded to float32 at t = 8, and 6e-7 in Muon.",
+    ),
+    Tolerance(
+        "step_state_f32",
+        1e-06,
+        "Measured 1.1e-7, as far as one unit in the last place of the inputs moves it.",
+    ),
+    Tolerance(
+        "step_weight_f32",
+        1e-06,
+        "Measured 9.3e-8.",
+    ),
+    Tolerance(
+        "step_update_bf16",
+        0.05,
+        "Newton-Schulz in bfloat16 against float64. Measured 1.0e-2.",
+    ),
+    Tolerance(
+        "step_state_bf16",
+        1e-06,
+        "Buffers are float32 then too. Measured 1.1e-7.",
+    ),
+    Tolerance(
+        "step_weight_bf16",
+        0.005,
+        "Measured 1.0e-3, at a learning rate of 0.02.",
+    ),
+    Tolerance(
+        "trajectory_update_f64",
+        1e-10,
+        "Relative L2 of an update at its worst step. Measured 1.4e-12 over 60 steps.",
+    ),
+    Tolerance(
+        "trajectory_state_f64",
+        1e-10,
+        "Measured 1.0e-15 over 60 steps.",
+    ),
+    Tolerance(
+        "trajectory_weight_f64",
+        1e-10,
+        "Measured 1.6e-15 over 60 steps.",
+    ),
+    Tolerance(
+        "trajectory_update_f32",
+        3e-05,
+        "Measured 1.0e-5 over 60 steps, in AdamW as for one step.",
+    ),
+    Tolerance(
+        "trajectory_state_f32",
+        5e-06,
+        "Measured 8.5e-7 over 60 steps.",
+    ),
+    Tolerance(
+        "trajectory_weight_f32",
+        1e-05,
+        "Measured 8.9e-7 over 60 steps, against Megatron-Core.",
+    ),
+    Tolerance(
+        "trajectory_update_bf16",
+        0.2,
+        "Measured as one step.",
+    ),
+    Tolerance(
+        "trajectory_state_bf16",
+        5e-06,
+        "Measured as in float32.",
+    ),
+    Tolerance(
+        "trajectory_weight_bf16",
+        0.1,
+        "Measured as one step.",
+    ),
+    Tolerance(
         "fork_vs_megatron_fp32",
         5e-6,
         "Weights and buffers after 20 steps, 864 combinations. Measured 2.1e-6 (weights) and "

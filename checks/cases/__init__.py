@@ -1,0 +1,33 @@
+"""The ladder, one file a rung, cheapest first. Loaded by name: a title needs no JAX."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from checks.setting import Case
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A rung before its module is loaded: its name, title and levels are those of its ``CASE``."""
+
+    name: str
+    title: str
+    levels: tuple[str, ...]
+
+    def load(self) -> Case:
+        case: Case = importlib.import_module(f"checks.cases.{self.name}").CASE
+        return case
+
+
+_BOTH = ("quick", "full")
+
+CASES: tuple[Entry, ...] = (
+    Entry("newton_schulz", "one matrix, orthogonalised", _BOTH),
+    Entry("step", "one step of every kind of parameter, from a converted state", _BOTH),
+    Entry("trajectory_f64", "the same steps in float64", _BOTH),
+    Entry("trajectory", "many steps of every kind of parameter", _BOTH),
+)

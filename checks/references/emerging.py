@@ -57,9 +57,7 @@ def arguments(spec: MuonSpec, learning_rate: float) -> dict[str, Any]:
     Raises:
       SpecError: Megatron-Core cannot compute what the spec asks for; the message names the field.
     """
-    for field, value in _FIXED.items():
-        if getattr(spec, field) != value:
-            raise SpecError(f"Megatron-Core has {field}={value!r}, got {getattr(spec, field)!r}")
+    _refuse_others(spec)
     chosen = {
         "lr": learning_rate,
         "momentum": spec.beta,
@@ -76,6 +74,12 @@ def arguments(spec: MuonSpec, learning_rate: float) -> dict[str, Any]:
     return {(n if n in known else _OLD_NAMES[n]): value for n, value in chosen.items()}
 
 
+def _refuse_others(spec: MuonSpec) -> None:
+    for field, value in _FIXED.items():
+        if getattr(spec, field) != value:
+            raise SpecError(f"Megatron-Core has {field}={value!r}, got {getattr(spec, field)!r}")
+
+
 def trajectory(
     spec: MuonSpec,
     weight: Array,
@@ -87,21 +91,36 @@ def trajectory(
 
     ``qkv`` marks it as ``linear_qkv``; the spec's ``split_qkv`` then decides as Megatron's does.
     """
+    return run(maker(spec, qkv), weight, gradients, learning_rate)
+
+
+def maker(spec: MuonSpec, qkv: Qkv | None = None) -> Callable[[list[Any], float], Any]:
+    """The real optimizer, as a function of its parameters and learning rate.
+
+    Raises:
+      SpecError: Megatron-Core cannot compute what the spec asks for.
+      ModuleNotFoundError: it is not installed.
+    """
+    _refuse_others(spec)
     split: dict[str, Any] = {}
     if qkv is not None and spec.split_qkv:
         shapes = qkv.split_shapes(spec.split_attention_gate)
         split = {"split_qkv": True, "is_qkv_fn": _always, "qkv_split_shapes": shapes}
     make: Callable[..., Any] = optimizer_class()
-    options = arguments(spec, learning_rate) | split
-    return run(lambda parameters: make(parameters, **options), weight, gradients)
+    return lambda parameters, rate: make(parameters, **arguments(spec, rate), **split)
 
 
-def run(make: Callable[[list[Any]], Any], weight: Array, gradients: Iterable[Array]) -> Trajectory:
+def run(
+    make: Callable[[list[Any], float], Any],
+    weight: Array,
+    gradients: Iterable[Array],
+    learning_rate: float,
+) -> Trajectory:
     """Steps of a torch optimizer that keeps a ``momentum_buffer`` per parameter."""
     import torch
 
     parameter = torch.nn.Parameter(torch.tensor(np.asarray(weight, np.float32)))
-    optimizer = make([parameter])
+    optimizer = make([parameter], learning_rate)
     for gradient in gradients:
         parameter.grad = torch.tensor(np.asarray(gradient, np.float32))
         optimizer.step()
@@ -111,3 +130,31 @@ def run(make: Callable[[list[Any]], Any], weight: Array, gradients: Iterable[Arr
 
 def _always(_parameter: Any) -> bool:
     return True
+
+
+def orthogonalizer(spec: MuonSpec) -> Callable[[Array], Array]:
+    """The real Newton-Schulz of emerging-optimizers on one float32 ``[out, in]`` matrix.
+
+    Raises:
+      SpecError: Megatron-Core cannot compute what the spec asks for.
+      ModuleNotFoundError: emerging-optimizers is not installed.
+    """
+    _refuse_others(spec)
+    import torch
+
+    with importable():
+        utils = importlib.import_module("emerging_optimizers.utils")
+        module = importlib.import_module("emerging_optimizers.orthogonalized_optimizers.muon_utils")
+    precision = _PRECISIONS[spec.ns_dtype]
+
+    def run(matrix: Array) -> Array:
+        with utils.fp32_matmul_precision(precision):
+            out = module.newton_schulz(
+                torch.tensor(np.asarray(matrix, np.float32)),
+                steps=spec.num_ns_steps,
+                coefficient_type=spec.coefficient_type,
+                eps=spec.ns_eps,
+            )
+        return np.asarray(out.float().numpy(), np.float64)
+
+    return run

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from muon_fork.coefficients import expand_coefficients
@@ -38,6 +38,16 @@ def trajectory(
     Raises:
       SpecError: torch.optim.Muon cannot compute what the spec asks for.
     """
+    return run(maker(spec), weight, gradients, learning_rate)
+
+
+def maker(spec: MuonSpec) -> Callable[[list[Any], float], Any]:
+    """The real optimizer, as a function of its parameters and learning rate.
+
+    Raises:
+      SpecError: torch.optim.Muon cannot compute what the spec asks for.
+      ModuleNotFoundError: torch is not installed.
+    """
     import torch
 
     for field, value in _FIXED.items():
@@ -49,7 +59,6 @@ def trajectory(
         raise SpecError(f"torch.optim.Muon has no scale {scale} or no schedule {schedule}")
     make = functools.partial(
         torch.optim.Muon,
-        lr=learning_rate,
         weight_decay=spec.weight_decay,
         momentum=spec.beta,
         nesterov=spec.nesterov,
@@ -58,4 +67,4 @@ def trajectory(
         ns_steps=spec.num_ns_steps,
         adjust_lr_fn=_SCALES[scale],
     )
-    return run(make, weight, gradients)
+    return lambda parameters, rate: make(parameters, lr=rate)

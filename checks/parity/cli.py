@@ -1,0 +1,209 @@
+"""muon-check parity: the command line."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from checks.cases import CASES
+from checks.traps import TRAPS
+from muon_fork.presets import PRESETS, preset
+from muon_fork.spec import SpecError
+
+if TYPE_CHECKING:
+    from checks.result import Report, Rung
+    from checks.setting import Setting
+
+# Under this one a released implementation can be asked: Megatron-Core's own optimizer.
+_REFERENCE = "megatron"
+_PRESETS = [row.name for row in PRESETS]
+
+
+@click.command()
+@click.option(
+    "--level",
+    type=click.Choice(["quick", "full"]),
+    default="quick",
+    show_default=True,
+    help="quick takes about a minute on two cores; full takes 1000 steps and every rung.",
+)
+@click.option("--case", "names", multiple=True, metavar="NAME", help="Only this rung; repeatable.")
+@click.option(
+    "--reference",
+    type=click.Choice(_PRESETS),
+    default=_REFERENCE,
+    show_default=True,
+    help="What both sides must compute.",
+)
+@click.option(
+    "--device", type=click.Choice(["cpu", "gpu", "tpu"]), default="cpu", show_default=True
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["f64", "f32", "bf16"]),
+    default="f32",
+    show_default=True,
+    help="bf16 is Newton-Schulz's alone.",
+)
+@click.option("--trap", metavar="NAME", help="Switch a known mistake on: the ladder must see it.")
+@click.option("--list-cases", is_flag=True, help="Show the rungs and exit.")
+@click.option("--list-traps", is_flag=True, help="Show the known mistakes and exit.")
+@click.option("--json", "json_out", metavar="FILE", help="Write JSON to FILE; - is stdout.")
+@click.option("--html", "html_out", metavar="FILE", help="Write a page to FILE.")
+@click.option(
+    "--run", "run_dir", type=click.Path(path_type=Path), help="A recorded Megatron run to repeat."
+)
+@click.option("--maxtext", type=click.Path(path_type=Path), help="With --run: the checkout.")
+@click.option("--python", type=click.Path(path_type=Path), help="With --run: MaxText's Python.")
+@click.option("--steps", type=click.IntRange(min=1), help="With --run: at most so many steps.")
+def parity(
+    level: str,
+    names: tuple[str, ...],
+    reference: str,
+    device: str,
+    dtype: str,
+    trap: str | None,
+    list_cases: bool,
+    list_traps: bool,
+    json_out: str | None,
+    html_out: str | None,
+    run_dir: Path | None,
+    maxtext: Path | None,
+    python: Path | None,
+    steps: int | None,
+) -> None:
+    """Show that the fork computes what the reference computes, rung by rung.
+
+    Exit 0 if every rung that ran is within its limits, 1 if one is not, 2 if nothing could run.
+    """
+    if list_cases or list_traps:
+        _list(list_cases, list_traps)
+        return
+    _check_words(trap, run_dir, maxtext, python, steps, names)
+    try:
+        from checks.setting import Setting
+
+        setting = Setting(preset(reference), device, dtype, level, trap, _tell)
+        report = _run(setting, names, run_dir, maxtext, python, steps)
+    except ModuleNotFoundError as error:
+        _fail(f"{error.name} is missing: install the toolkit with [jax]")
+    _show(report, json_out, html_out)
+    sys.exit(0 if report.passed else 1)
+
+
+def _tell(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _list(cases: bool, traps: bool) -> None:
+    rows = [(c.name, ", ".join(c.levels), c.title) for c in CASES] if cases else []
+    rows += [(t.name, f"{t.rung}: {t.term}", t.title) for t in TRAPS] if traps else []
+    width = max(len(name) for name, _, _ in rows)
+    where = max(len(place) for _, place, _ in rows)
+    for name, place, title in rows:
+        click.echo(f"{name:{width}}  {place:{where}}  {title}")
+
+
+def _check_words(
+    trap: str | None,
+    run_dir: Path | None,
+    maxtext: Path | None,
+    python: Path | None,
+    steps: int | None,
+    names: tuple[str, ...],
+) -> None:
+    """Words that contradict each other, before anything is loaded."""
+    known = [row.name for row in TRAPS]
+    if trap is not None and trap not in known:
+        _fail(f"unknown trap {trap}; known: {', '.join(known)}")
+    if run_dir is None:
+        given = {"--maxtext": maxtext, "--python": python, "--steps": steps}
+        for word, value in given.items():
+            if value is not None:
+                _fail(f"{word} belongs to --run DIR")
+    elif maxtext is None:
+        _fail("--run DIR needs --maxtext PATH: the checkout that repeats the run")
+    elif names or trap:
+        _fail("--run DIR is a rung of its own: leave --case and --trap out")
+
+
+def _run(
+    setting: Setting,
+    names: tuple[str, ...],
+    run_dir: Path | None,
+    maxtext: Path | None,
+    python: Path | None,
+    steps: int | None,
+) -> Report:
+    from checks.parity import ladder
+    from checks.report.environment import DeviceError, describe
+    from checks.sides import devices
+    from checks.sides.settled import is_mistake
+
+    try:
+        cases = ladder.chosen(names, setting.level)
+        if setting.trap and not is_mistake(setting):
+            _fail(f"--trap {setting.trap} changes nothing under this reference and dtype")
+        devices.prefer(setting.device)
+        environment = describe(setting.device)
+        if run_dir is not None and maxtext is not None:
+            rungs: tuple[Rung, ...] = (_training(run_dir, maxtext, python, steps, setting),)
+        else:
+            rungs = ladder.climb(cases, setting)
+    except (DeviceError, SpecError, ladder.UnknownCase) as error:
+        _fail(str(error))
+    if ladder.missed(rungs, setting):
+        click.echo(f"muon-check: no rung that ran saw the trap {setting.trap}", err=True)
+    precision = {"matmul precision": "highest", "dtype": setting.dtype}
+    return ladder.report(rungs, setting, {**environment, **precision}, _command())
+
+
+def _training(
+    run_dir: Path, maxtext: Path, python: Path | None, steps: int | None, setting: Setting
+) -> Rung:
+    import importlib
+
+    folder = importlib.import_module("checks.training.folder")
+    compare = importlib.import_module("checks.training.compare")
+    rung: Rung = compare.compare(folder.open_run(run_dir), maxtext, python, steps, setting)
+    return rung
+
+
+def _command() -> str:
+    return shlex.join(["muon-check", *sys.argv[1:]])
+
+
+def _show(report: Report, json_out: str | None, html_out: str | None) -> None:
+    from rich.console import Console
+
+    from checks.report import console, document, page
+
+    if html_out is not None:
+        _write(Path(html_out), page.render(report))
+    if json_out == "-":
+        click.echo(_json(document.as_json(report)))
+        return
+    if json_out is not None:
+        _write(Path(json_out), _json(document.as_json(report)) + "\n")
+    console.show(report, Console())
+
+
+def _json(document: dict[str, Any]) -> str:
+    return json.dumps(document, indent=2, allow_nan=False)
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        _fail(f"{file}: cannot be written: {error.strerror}")
+
+
+def _fail(message: str) -> NoReturn:
+    click.echo(f"muon-check: {message}", err=True)
+    sys.exit(2)

@@ -1,0 +1,58 @@
+"""Rungs in order, each timed; what a reader must know of the run beside them."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from checks.cases import CASES, Entry
+from checks.result import Outcome, Report, Rung
+from checks.setting import Setting
+from checks.sides.settled import settled
+
+
+class UnknownCase(ValueError):
+    """No rung has that name; the message lists those there are."""
+
+
+def chosen(names: Iterable[str], level: str) -> tuple[Entry, ...]:
+    """The rungs of that level, or those that are named, in the order of the ladder.
+
+    Raises:
+      UnknownCase: a name that no rung has.
+    """
+    wanted = tuple(names)
+    unknown = [name for name in wanted if name not in {case.name for case in CASES}]
+    if unknown:
+        known = ", ".join(case.name for case in CASES)
+        raise UnknownCase(f"unknown case {', '.join(unknown)}; known: {known}")
+    if wanted:
+        return tuple(case for case in CASES if case.name in wanted)
+    return tuple(case for case in CASES if level in case.levels)
+
+
+def climb(cases: Iterable[Entry], setting: Setting) -> tuple[Rung, ...]:
+    """Every rung, whatever the ones before it found."""
+    return tuple(_timed(case, setting) for case in cases)
+
+
+def _timed(case: Entry, setting: Setting) -> Rung:
+    setting.progress(f"{case.name}: {case.title}")
+    start = time.monotonic()
+    rung = case.load().run(setting)
+    return dataclasses.replace(rung, seconds=time.monotonic() - start)
+
+
+def report(
+    rungs: tuple[Rung, ...], setting: Setting, environment: Mapping[str, str], command: str
+) -> Report:
+    spec: dict[str, Any] = dataclasses.asdict(settled(setting).spec)
+    return Report(rungs, environment, spec, (command,))
+
+
+def missed(rungs: tuple[Rung, ...], setting: Setting) -> bool:
+    """Whether a trap was switched on and no rung saw it."""
+    failed = any(rung.outcome is Outcome.FAILED for rung in rungs)
+    return setting.trap is not None and not failed

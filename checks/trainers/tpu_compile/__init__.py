@@ -1,1 +1,0 @@
-"""Compile MaxText's train step for a TPU topology, in MaxText's own Python."""
