@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from muon_fork.spec import MuonSpec
 
@@ -20,6 +21,8 @@ class Setting:
       level: ``quick`` or ``full``.
       trap: name of a known mistake to switch on in our side (``traps.TRAPS``), None for none.
       progress: gets one line now and then.
+      maxtext: a MaxText checkout, for the rungs that run one; None where none was named.
+      python: of MaxText's environment; None looks for one.
     """
 
     spec: MuonSpec
@@ -28,6 +31,8 @@ class Setting:
     level: str = "quick"
     trap: str | None = None
     progress: Callable[[str], None] = lambda _line: None
+    maxtext: Path | None = None
+    python: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -30,4 +30,5 @@ CASES: tuple[Entry, ...] = (
     Entry("step", "one step of every kind of parameter, from a converted state", _BOTH),
     Entry("trajectory_f64", "the same steps in float64", _BOTH),
     Entry("trajectory", "many steps of every kind of parameter", _BOTH),
+    Entry("tpu_compile", "the train step compiles for v5e-16, and what it needs there", ()),
 )

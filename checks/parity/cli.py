@@ -58,8 +58,16 @@ _PRESETS = [row.name for row in PRESETS]
 @click.option(
     "--run", "run_dir", type=click.Path(path_type=Path), help="A recorded Megatron run to repeat."
 )
-@click.option("--maxtext", type=click.Path(path_type=Path), help="With --run: the checkout.")
-@click.option("--python", type=click.Path(path_type=Path), help="With --run: MaxText's Python.")
+@click.option(
+    "--maxtext",
+    type=click.Path(path_type=Path),
+    help="The MaxText of --run and --case tpu_compile.",
+)
+@click.option(
+    "--python",
+    type=click.Path(path_type=Path),
+    help="MaxText's own Python.",
+)
 @click.option("--steps", type=click.IntRange(min=1), help="With --run: at most so many steps.")
 def parity(
     level: str,
@@ -88,7 +96,7 @@ def parity(
     try:
         from checks.setting import Setting
 
-        setting = Setting(preset(reference), device, dtype, level, trap, _tell)
+        setting = Setting(preset(reference), device, dtype, level, trap, _tell, maxtext, python)
         report = _run(setting, names, run_dir, maxtext, python, steps)
     except ModuleNotFoundError as error:
         _fail(f"{error.name} is missing: install the toolkit with [jax]")
@@ -122,10 +130,10 @@ def _check_words(
     if trap is not None and trap not in known:
         _fail(f"unknown trap {trap}; known: {', '.join(known)}")
     if run_dir is None:
-        given = {"--maxtext": maxtext, "--python": python, "--steps": steps}
-        for word, value in given.items():
-            if value is not None:
-                _fail(f"{word} belongs to --run DIR")
+        if steps is not None:
+            _fail("--steps belongs to --run DIR")
+        if (maxtext or python) and "tpu_compile" not in names:
+            _fail("--maxtext and --python belong to --run DIR and --case tpu_compile")
     elif maxtext is None:
         _fail("--run DIR needs --maxtext PATH: the checkout that repeats the run")
     elif names or trap:

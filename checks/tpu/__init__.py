@@ -1,0 +1,1 @@
+"""What the TPU's own compiler makes of a train step; it needs no TPU."""

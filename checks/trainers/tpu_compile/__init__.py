@@ -1,0 +1,1 @@
+"""Compile MaxText's train step for a TPU topology, in MaxText's own Python."""
