@@ -88,7 +88,7 @@ def _losses(shown: Sequence[Point], x: Axis) -> Panel:
 
 
 def _gaps(shown: Sequence[Point], x: Axis, limit: float | None) -> Panel:
-    gaps = [(p.step, p.difference) for p in shown]
+    gaps = [(p.step, p.difference) for p in shown if p.known]
     floors = [(p.step, p.floor) for p in shown if p.floor is not None]
     y = logarithmic([value for _, value in (*gaps, *floors)] + ([limit] if limit else []))
     lines = [Line(f"{kind} each", _path(s, x, y)) for kind, s in (("floor", floors), ("gap", gaps))]
@@ -133,8 +133,11 @@ def _notes(curve: Curve, shown: Sequence[Point]) -> Iterable[str]:
     equal = sum(a == b for a, b in zip(curve.reference, curve.ours, strict=True))
     if equal:
         yield f"{equal} steps are equal to the bit; the lower panel has them on its bottom line."
-    if any(math.isnan(p.difference) for p in shown):
-        yield "The lines end where a loss is not a number."
+    unknown = sum(math.isnan(loss) for loss in curve.reference)
+    if unknown:
+        yield f"{unknown} steps have no recorded loss; they are left out."
+    if any(math.isnan(p.ours) for p in shown):
+        yield f"{curve.ours_name}'s line ends where its loss is not a number."
 
 
 def _data(shown: Sequence[Point]) -> str:

@@ -11,10 +11,10 @@ from checks.result import Curve
 
 @dataclass(frozen=True)
 class Summary:
-    """Of |ours - reference| over the steps of a curve; NaN where a loss is.
+    """Of |ours - reference| over the steps whose reference is known; NaN where a loss of ours is.
 
     Attributes:
-      max_difference, mean_difference: over all steps.
+      max_difference, mean_difference: over these steps.
       worst_step: the step of the first of these: the first NaN, where there is one.
       max_floor, mean_floor: the same of the noise floor, None where it was not measured.
     """
@@ -36,53 +36,55 @@ class Point:
     difference: float
     floor: float | None
 
+    @property
+    def known(self) -> bool:
+        """Whether the reference has a loss here; a NaN says that nobody wrote it down."""
+        return not math.isnan(self.reference)
 
-def differences(curve: Curve) -> list[float]:
-    """|ours - reference|, step by step.
+
+def every_point(curve: Curve) -> list[Point]:
+    """All steps.
 
     Raises:
       ValueError: the two sides, or the floor, differ in length.
     """
-    if curve.floor is not None and len(curve.floor) != len(curve.reference):
-        raise ValueError(f"{curve.name}: {len(curve.floor)} floors, {len(curve.reference)} losses")
-    return [abs(o - r) for r, o in zip(curve.reference, curve.ours, strict=True)]
+    floors: Sequence[float | None] = curve.floor or [None] * len(curve.reference)
+    if not len(curve.reference) == len(curve.ours) == len(floors):
+        raise ValueError(
+            f"{curve.name}: {len(curve.reference)} losses, {len(curve.ours)} of ours, "
+            f"{len(floors)} floors"
+        )
+    return [
+        Point(curve.first_step + i, r, o, abs(o - r), None if f is None or math.isnan(f) else f)
+        for i, (r, o, f) in enumerate(zip(curve.reference, curve.ours, floors, strict=True))
+    ]
 
 
 def summarize(curve: Curve) -> Summary:
-    gaps = differences(curve)
-    worst = max(range(len(gaps)), key=lambda i: _badness(gaps[i]), default=None)
+    known = [point for point in every_point(curve) if point.known]
+    worst = max(known, key=_badness, default=None)
+    floors = [point.floor for point in known if point.floor is not None]
     return Summary(
-        max_difference=0.0 if worst is None else gaps[worst],
-        mean_difference=_mean(gaps),
-        worst_step=None if worst is None else curve.first_step + worst,
-        max_floor=None if curve.floor is None else max(curve.floor, key=_badness, default=0.0),
-        mean_floor=None if curve.floor is None else _mean(curve.floor),
+        max_difference=0.0 if worst is None else worst.difference,
+        mean_difference=_mean([point.difference for point in known]) or 0.0,
+        worst_step=None if worst is None else worst.step,
+        max_floor=max(floors, default=None),
+        mean_floor=_mean(floors),
     )
 
 
 def points(curve: Curve, most: int) -> list[Point]:
     """At most ``most`` steps: of each run of neighbours the one with the largest difference."""
-    gaps = differences(curve)
-    width = max(1, math.ceil(len(gaps) / most))
-    chosen = [
-        max(range(start, min(start + width, len(gaps))), key=lambda i: _badness(gaps[i]))
-        for start in range(0, len(gaps), width)
-    ]
-    return [
-        Point(
-            curve.first_step + i,
-            curve.reference[i],
-            curve.ours[i],
-            gaps[i],
-            None if curve.floor is None else curve.floor[i],
-        )
-        for i in chosen
-    ]
+    shown = every_point(curve)
+    width = max(1, math.ceil(len(shown) / most))
+    return [max(shown[i : i + width], key=_badness) for i in range(0, len(shown), width)]
 
 
-def _badness(gap: float) -> float:
-    return math.inf if math.isnan(gap) else gap
+def _badness(point: Point) -> float:
+    if not point.known:
+        return -1.0
+    return math.inf if math.isnan(point.difference) else point.difference
 
 
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values) if values else 0.0
+def _mean(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None

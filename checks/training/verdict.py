@@ -56,7 +56,7 @@ def judge(found: Sequence[Compared], gate: Gate, precision: float) -> Rung:
         tuple(figures),
         divergence,
         notes=tuple(notes),
-        curves=tuple(_curve(one) for one in found),
+        curves=tuple(_curve(one, gate, precision) for one in found),
         details={
             "max": float(gaps.max()),
             "mean": float(gaps.mean()),
@@ -124,8 +124,13 @@ def _divergence(one: Compared, gate: Gate, precision: float) -> Divergence | Non
     )
 
 
-def _curve(one: Compared) -> Curve:
+def _curve(one: Compared, gate: Gate, precision: float) -> Curve:
     first = one.window.first
-    floor = None if one.floor is None else tuple(map(float, one.floor))
-    name = f"from iteration {first}"
-    return Curve(name, first, tuple(map(float, one.reference)), tuple(map(float, one.ours)), floor)
+    return Curve(
+        f"from iteration {first}",
+        first,
+        tuple(map(float, one.reference)),
+        tuple(map(float, one.ours)),
+        None if one.floor is None else tuple(map(float, one.floor)),
+        limit=gate.limit(_largest(one.floor)) + precision,
+    )

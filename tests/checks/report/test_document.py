@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -99,9 +100,18 @@ def test_curves_are_summed_up() -> None:
 
 def test_sides_of_different_length_are_an_error() -> None:
     rung = samples.small().rungs[0]
-    curve = Curve("short", 0, (1.0, 2.0), (1.0,))
-    with pytest.raises(ValueError, match="zip"):
+    curve = Curve("short", 0, (1.0, 2.0), (1.0,), floor=(0.0, 0.0))
+    with pytest.raises(ValueError, match="short: 2 losses, 1 of ours, 2 floors"):
         as_json(Report((dataclasses.replace(rung, curves=(curve,)),), {}))
     floored = Curve("floor", 0, (1.0,), (1.0,), floor=(0.0, 0.0))
-    with pytest.raises(ValueError, match="floor: 2 floors, 1 losses"):
+    with pytest.raises(ValueError, match="floor: 1 losses, 1 of ours, 2 floors"):
         as_json(Report((dataclasses.replace(rung, curves=(floored,)),), {}))
+
+
+def test_a_loss_that_nobody_wrote_down_is_no_difference() -> None:
+    curve = Curve("gap", 5, (1.0, math.nan, 2.0), (1.0, 1.5, 2.5), (0.1, math.nan, 0.3))
+    rung = dataclasses.replace(samples.small().rungs[0], curves=(curve,))
+    (found,) = as_json(Report((rung,), {}))["rungs"][0]["curves"]
+    assert (found["max_difference"], found["worst_step"]) == (0.5, 7)
+    assert (found["mean_difference"], found["max_floor"], found["mean_floor"]) == (0.25, 0.3, 0.2)
+    assert found["reference"] == [1.0, "NaN", 2.0]

@@ -101,7 +101,8 @@ def test_thinning_a_curve_keeps_its_worst_step() -> None:
         Curve("empty", 0, (), ()),
         Curve("one step", 3, (1.0,), (1.0,)),
         Curve("flat", 0, (2.0,) * 9, (2.0,) * 9, (0.0,) * 9),
-        Curve("never a number", 0, (math.nan,) * 3, (math.inf,) * 3),
+        Curve("never a number", 0, (1.0,) * 3, (math.nan, math.inf, math.nan)),
+        Curve("nothing known", 0, (math.nan,) * 3, (1.0,) * 3, (math.nan,) * 3),
     ],
     ids=lambda curve: curve.name,
 )
