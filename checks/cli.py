@@ -12,6 +12,8 @@ from muon_fork.version import VERSION
 COMMANDS = {
     "parity": "checks.parity.cli",
     "replay": "checks.replay.cli",
+    "routing": "checks.routing.cli",
+    "config": "checks.config.cli",
     "upstream": "checks.upstream.cli",
 }
 

@@ -75,7 +75,8 @@ MLP = frozenset({"mlp", "mlp_local", "mlp_global", "shared_experts", "shared_exp
 EXPERTS = frozenset({"MoeBlock_0", "moe_block", "routed_experts", "routed_moe", "GptOssMlp"})
 HYPER_CONNECTIONS = frozenset({"mhc_attention", "mhc_mlp", "hc_head"})
 
-QK_NORMS = frozenset({"query_norm", "key_norm", "query_layernorm", "key_layernorm"})
+# q_norm is that of MLA's compressed query, which Megatron calls q_layernorm as well.
+QK_NORMS = frozenset({"query_norm", "key_norm", "query_layernorm", "key_layernorm", "q_norm"})
 CONVOLUTIONS = frozenset({"conv1d", "q_conv", "k_conv", "v_conv"})
 BIASES = frozenset({"bias", "wi_bias", "wi_0_bias", "wi_1_bias", "wo_bias"})
 VECTORS = frozenset(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -13,18 +14,20 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def upstream(as_json: bool) -> None:
+@click.option("--json", "json_out", metavar="FILE", help="Write JSON to FILE; - is stdout.")
+def upstream(json_out: str | None) -> None:
     """Compare the installed optax's Muon with the one that the fork follows.
 
     Names, arguments and defaults, and the updates of a few steps under every option that both
     take. Exit 0 if all agree, 1 with a list of what changed, 2 if there is no optax to compare.
     """
     report = _compare()
-    if as_json:
+    if json_out is None:
+        _print(report)
+    elif json_out == "-":
         click.echo(json.dumps(report.as_json(), indent=2))
     else:
-        _print(report)
+        _write(Path(json_out), report.as_json())
     sys.exit(0 if report.passed else 1)
 
 
@@ -44,6 +47,13 @@ def _compare() -> Report:
 def _fail(message: str) -> NoReturn:
     click.echo(f"muon-check: {message}", err=True)
     sys.exit(2)
+
+
+def _write(file: Path, report: dict[str, Any]) -> None:
+    try:
+        file.write_text(json.dumps(report, indent=2) + "\n")
+    except OSError as error:
+        _fail(f"{file}: cannot be written: {error.strerror}")
 
 
 def _print(report: Report) -> None:

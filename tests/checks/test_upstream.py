@@ -38,7 +38,7 @@ def case(name: str) -> tuple:
 
 
 def test_the_installed_optax_is_what_the_fork_follows(capsys: pytest.CaptureFixture[str]) -> None:
-    result = CliRunner().invoke(main, ["upstream", "--json"])
+    result = CliRunner().invoke(main, ["upstream", "--json", "-"])
     report = json.loads(result.stdout)
     assert (result.exit_code, report["passed"]) == (0, True), report
     assert report["installed"] == optax.__version__

@@ -28,6 +28,8 @@ TABLE: tuple[tuple[str, tuple[int, ...], tuple[bool, bool, bool]], ...] = (
     ("decoder/layers/pre_self_attention_layer_norm/scale", (64, 2), (False, True, False)),
     ("decoder/layers/self_attention/query_norm/scale", (16, 2), (False, True, True)),
     ("decoder/layers/self_attention/key_norm/scale", (16, 2), (False, True, True)),
+    # Megatron's q_layernorm, of MLA too; kv_layernorm is none of the query and key norms.
+    ("decoder/moe_layers/self_attention/q_norm/scale", (16, 2), (False, True, True)),
     ("decoder/moe_layers/self_attention/kv_norm/scale", (16, 2), (False, True, False)),
     ("decoder/layers/self_attention/query/bias", (4, 2, 16), (False, False, False)),
     ("decoder/layers_0/GptOssMlp/wi_0_bias", (4, 48), (False, False, False)),

@@ -1,0 +1,107 @@
+"""muon-check config: the command line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+if TYPE_CHECKING:
+    from checks.config.table import Report
+
+
+@click.command()
+@click.argument("checkpoint", type=click.Path(path_type=Path), metavar="CKPT")
+@click.option(
+    "--maxtext-config",
+    "words",
+    multiple=True,
+    required=True,
+    metavar="FILE|KEY=VALUE",
+    help="YAML, JSON, conversion.json or single keys; may be repeated, the last one wins.",
+)
+@click.option(
+    "--maxtext",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="The checkout whose base.yml has the defaults.",
+)
+@click.option("--maxtext-version", metavar="V", help="A release; default the newest one.")
+@click.option("--all", "everything", is_flag=True, help="Show rows that agree, too.")
+@click.option("--json", "json_out", metavar="FILE", help="Write JSON to FILE; - is stdout.")
+def config(
+    checkpoint: Path,
+    words: tuple[str, ...],
+    maxtext: Path | None,
+    maxtext_version: str | None,
+    everything: bool,
+    json_out: str | None,
+) -> None:
+    """Compare a MaxText configuration with what the Megatron run in CKPT needs.
+
+    Everything outside the optimizer's arithmetic: norms, rotation, activations, vocabulary, losses,
+    clipping, schedule, dropout, dtypes; and the keys of the optimizer. Each row has Megatron's
+    argument, the user's value and the key to set. Exit 0 if nothing differs, 1 if something does, 2
+    if something cannot be read.
+    """
+    report = _compare(checkpoint, words, maxtext, maxtext_version)
+    if json_out is None:
+        _print(report, everything)
+    elif json_out == "-":
+        click.echo(json.dumps(report.as_json(), indent=2, default=str))
+    else:
+        _write(Path(json_out), report.as_json())
+    sys.exit(0 if report.passed else 1)
+
+
+def _compare(
+    checkpoint: Path, words: tuple[str, ...], maxtext: Path | None, version: str | None
+) -> Report:
+    try:
+        from checks.config.given import ConfigError
+        from checks.config.table import compare
+        from checks.training.errors import RunError
+        from converters.errors import CheckpointError
+    except ModuleNotFoundError as error:
+        _fail(f"{error.name} is missing: install the toolkit with [jax]")
+    try:
+        return compare(checkpoint, words, maxtext, version)
+    except (CheckpointError, ConfigError, RunError) as error:
+        _fail(str(error))
+
+
+def _fail(message: str) -> NoReturn:
+    click.echo(f"muon-check: {message}", err=True)
+    sys.exit(2)
+
+
+def _write(file: Path, report: dict[str, Any]) -> None:
+    try:
+        file.write_text(json.dumps(report, indent=2, default=str) + "\n")
+    except OSError as error:
+        _fail(f"{file}: cannot be written: {error.strerror}")
+
+
+def _print(report: Report, everything: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("topic", "Megatron", "MaxText has", "verdict", "set", title_justify="left")
+    for row in report.rows:
+        if everything or row.verdict != "same":
+            value = "" if row.origin == "not set" else f"={row.value}"
+            has = f"{row.key}{value} ({row.origin})" if row.key else ""
+            mark = row.verdict.upper() if row.found else row.verdict
+            remedy = "" if row.verdict == "same" else row.remedy
+            table.add_row(row.topic, row.megatron, has, mark, remedy)
+    console = Console()
+    # Lines of a pipe are not folded: keys stay whole for grep.
+    console.print(table, soft_wrap=True) if console.is_terminal else Console(width=260).print(table)
+    for note in report.notes:
+        click.echo(f"note: {note}")
+    found = [row for row in report.rows if row.found]
+    same = sum(row.verdict == "same" for row in report.rows)
+    click.echo(f"MaxText {report.maxtext}: {same} of {len(report.rows)} agree, {len(found)} do not")

@@ -1,0 +1,1 @@
+"""muon-check routing: how Megatron trained each parameter, and how MaxText would."""

@@ -1,0 +1,1 @@
+"""How a MaxText would route every parameter, asked in its own Python."""
