@@ -109,9 +109,8 @@ def scale_by_muon(
         structure: Any = jax.tree.structure(updates)
         gradients = fold_leaves(jax.tree.leaves(updates), dims)
         old = jax.tree.leaves(state.mu)
-        momentum = [rule.accumulate(g, m) for g, m in zip(gradients, old, strict=True)]
         count = optax.safe_increment(state.count)
-        inputs = rule.direction(gradients, momentum, count)
+        momentum, inputs = rule.advance(gradients, old, count)
         plan = make_plan([leaf.shape for leaf in inputs], dims)
         outputs = map_matrices(
             lambda x: normalize(x, how),

@@ -29,25 +29,39 @@ class Momentum:
     style: NesterovStyle
     bias_correction: bool
 
-    def accumulate(self, gradient: jax.Array, buffer: jax.Array) -> Any:
-        fresh = gradient if self.style == "sgd" else (1 - self.beta) * gradient
-        return fresh + self.beta * buffer
+    def advance(
+        self, gradients: Sequence[jax.Array], buffers: Sequence[jax.Array], count: Any
+    ) -> tuple[list[Any], list[Any]]:
+        """New buffers and Newton-Schulz inputs of step ``count`` (1 for the first), per leaf."""
+        corrections = self._corrections(count)
+        # Under jit a leaf is traced once per shape, which is most of what tracing costs.
+        advance = jax.jit(self._advance)
+        pairs = zip(gradients, buffers, strict=True)
+        done = [advance(gradient, buffer, corrections) for gradient, buffer in pairs]
+        return [buffer for buffer, _ in done], [direction for _, direction in done]
 
-    def direction(
-        self, gradients: Sequence[jax.Array], momentum: Sequence[jax.Array], count: Any
-    ) -> list[Any]:
-        """The Newton-Schulz input of step ``count`` (1 for the first), one array per leaf."""
-        corrected = self.bias_correction and self.style == "ema"
+    def _corrections(self, count: Any) -> tuple[Any, ...]:
+        """Divisors of this step's average and of the next one's, if there is a bias."""
+        if not self.bias_correction or self.style == "sgd":
+            return ()
+        return 1 - self.beta**count, 1 - self.beta ** optax.safe_increment(count)
+
+    def _advance(
+        self, gradient: jax.Array, buffer: jax.Array, corrections: tuple[Any, ...]
+    ) -> tuple[Any, Any]:
+        fresh, kept = self._terms(gradient, buffer)
+        buffer = fresh + kept
+        now, following = corrections or (None, None)
         if not self.nesterov:
-            return self._unbiased(momentum, count) if corrected else list(momentum)
-        if corrected:
-            momentum = self._unbiased(momentum, optax.safe_increment(count))
-            gradients = self._unbiased(gradients, count)
-        pairs = zip(momentum, gradients, strict=True)
-        if self.style == "sgd":
-            return [g + self.beta * m for m, g in pairs]
-        return [self.beta * m + (1 - self.beta) * g for m, g in pairs]
+            return buffer, _divided(buffer, now)
+        fresh, kept = self._terms(_divided(gradient, now), _divided(buffer, following))
+        # optax's order: a fused multiply-and-add rounds one product only, and the order says which.
+        return buffer, kept + fresh
 
-    def _unbiased(self, leaves: Sequence[jax.Array], count: Any) -> list[jax.Array]:
-        correction = 1 - self.beta**count
-        return [leaf / correction.astype(leaf.dtype) for leaf in leaves]
+    def _terms(self, gradient: jax.Array, buffer: jax.Array) -> tuple[Any, Any]:
+        fresh = gradient if self.style == "sgd" else (1 - self.beta) * gradient
+        return fresh, self.beta * buffer
+
+
+def _divided(leaf: jax.Array, correction: Any) -> Any:
+    return leaf if correction is None else leaf / correction.astype(leaf.dtype)

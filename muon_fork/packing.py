@@ -5,6 +5,7 @@ The plan depends on static shapes only; ``stacks`` runs Newton-Schulz over the u
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -108,10 +109,16 @@ def scale_per_leaf(plan: Plan, factor: Callable[[int, int], Any]) -> list[Any]:
 
 def pack(unit: Unit, leaves: Sequence[jax.Array], views: Sequence[MatrixView]) -> jax.Array:
     """The unit's matrices, [batch, fan_in, fan_out]; ``leaves`` in the order of ``views``."""
-    parts = [
-        to_matrices(leaves[member.leaf], views[member.leaf], member.part) for member in unit.members
-    ]
-    return concatenate(parts, axis=2)
+    parts = tuple((views[member.leaf], member.part) for member in unit.members)
+    packed: jax.Array = _packed([leaves[member.leaf] for member in unit.members], parts)
+    return packed
+
+
+# Under jit units of equal shape are traced once.
+@functools.partial(jax.jit, static_argnames="parts")
+def _packed(leaves: Sequence[jax.Array], parts: tuple[tuple[MatrixView, int], ...]) -> jax.Array:
+    pairs = zip(leaves, parts, strict=True)
+    return concatenate([to_matrices(leaf, *part) for leaf, part in pairs], axis=2)
 
 
 def unpack(mapped: Sequence[jax.Array], plan: Plan) -> list[jax.Array]:
@@ -121,7 +128,10 @@ def unpack(mapped: Sequence[jax.Array], plan: Plan) -> list[jax.Array]:
         widths = [member.fan_out for member in unit.members]
         for member, piece in zip(unit.members, split(array, widths, axis=2), strict=True):
             parts[member.leaf][member.part] = piece
-    return [from_matrices(row, view) for row, view in zip(parts, plan.views, strict=True)]
+    return [_unpacked(row, view) for row, view in zip(parts, plan.views, strict=True)]
+
+
+_unpacked = jax.jit(from_matrices, static_argnames="view")
 
 
 def concatenate(arrays: Sequence[jax.Array], axis: int) -> jax.Array:
@@ -130,6 +140,8 @@ def concatenate(arrays: Sequence[jax.Array], axis: int) -> jax.Array:
 
 def split(array: jax.Array, sizes: Sequence[int], axis: int) -> list[jax.Array]:
     """Consecutive pieces of these sizes."""
+    if len(sizes) == 1:
+        return [array]
     ends = itertools.accumulate(sizes)
     return [
         jax.lax.slice_in_dim(array, end - size, end, axis=axis)

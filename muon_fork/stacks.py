@@ -6,6 +6,7 @@ f(X^T) = f(X)^T, so that one stack serves a shape and its transpose. Nothing wai
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -56,7 +57,8 @@ def map_matrices(
     wide = [_wide(unit, matrices) for unit, matrices in zip(plan.units, packed, strict=True)]
     if stack_layout(known) is None and jax.default_backend() == "cpu":
         # Each leaf in its own layout: the sum of a norm then has optax's order, to the bit.
-        wide = [prepare(matrices) for matrices in wide]
+        once = jax.jit(prepare)
+        wide = [once(matrices) for matrices in wide]
         run = _one_by_one(function)
     else:
         run = _spread_or_chunked(lambda x: function(prepare(x)), batch_update_size, use_all_to_all)
@@ -90,15 +92,18 @@ def _groups(stacks: Sequence[jax.Array], batch_update: bool) -> list[list[int]]:
 def _one_by_one(function: StackFunction) -> Run:
     """``function`` over each matrix alone: on a CPU a matrix fits the cache, a stack does not."""
 
-    def replace(index: Any, whole: Any) -> Any:
+    def replace(carry: Any) -> Any:
+        count, whole = carry
+        # An unsigned index spares the kernels that would wrap a negative one.
+        index = count.astype(jnp.uint32)
         matrix = jax.lax.dynamic_index_in_dim(whole, index, keepdims=False)
-        return jax.lax.dynamic_update_index_in_dim(whole, function(matrix), index, 0)
+        return count + 1, jax.lax.dynamic_update_index_in_dim(whole, function(matrix), index, 0)
 
     def run(stack: jax.Array, _layout: StackLayout | None) -> Any:
         if stack.shape[0] == 1:
             return function(stack[0])[None]
-        # Unsigned indices spare the kernels that would wrap negative ones.
-        return jax.lax.fori_loop(np.uint32(0), np.uint32(stack.shape[0]), replace, stack)
+        start = (jnp.int32(0), stack)
+        return jax.lax.while_loop(lambda carry: carry[0] < stack.shape[0], replace, start)[1]
 
     return run
 
@@ -142,12 +147,14 @@ def _unstack(stack: jax.Array, sizes: Sequence[int]) -> list[Any]:
         return split(stack, sizes, axis=0)
     # XLA's CPU backend compiles equal kernels once. An offset written into the kernel makes each of
     # them different, and hundreds of them take longer to compile than all the rest; an offset that
-    # arrives as an operand does not. A scalar or uniform constant would be written in again: hence
-    # the pair.
+    # arrives as an operand does not. What XLA can compute, a scalar, a uniform or an arithmetic
+    # sequence, would be written in again: hence the triple.
     starts = itertools.accumulate(sizes[:-1], initial=0)
-    pairs: Any = [np.asarray([start, start + 1], np.uint32) for start in starts]
-    offsets = [pair[0] for pair in _barrier(pairs)]
-    return [
-        jax.lax.dynamic_slice_in_dim(stack, offset, size, axis=0)
-        for offset, size in zip(offsets, sizes, strict=True)
-    ]
+    triples: Any = [np.asarray([start, start + 1, 0], np.uint32) for start in starts]
+    pairs = zip(_barrier(triples), sizes, strict=True)
+    return [_piece(stack, triple, size) for triple, size in pairs]
+
+
+@functools.partial(jax.jit, static_argnames="size")
+def _piece(stack: jax.Array, place: jax.Array, size: int) -> jax.Array:
+    return jax.lax.dynamic_slice_in_dim(stack, place[0], size, axis=0)
