@@ -138,6 +138,12 @@ CONFIG_KEYS: tuple[ConfigKey, ...] = (
         "Treat weights stored scaled (llama query, gemma embedding) as the unscaled ones.",
     ),
     ConfigKey(
+        "muon_adam_only",
+        "adam_only",
+        bool,
+        "No parameter trains with Muon, all with AdamW (Megatron's --optimizer adam).",
+    ),
+    ConfigKey(
         "muon_weight_decay_norm_params",
         "weight_decay_norm_params",
         bool,

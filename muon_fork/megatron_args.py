@@ -82,6 +82,11 @@ OPTIONAL: tuple[Argument, ...] = (
     Argument("split_linear_fc1", ("muon_split_linear_fc1",), ""),
 )
 
+# Fields of the AdamW branch alone: what a run without Muon has to say.
+ADAM: tuple[Argument, ...] = tuple(
+    row for row in COMMON if row.field not in ("beta", "nesterov", "num_ns_steps")
+)
+
 # What the arguments do not say because the implementation has no choice there.
 _EVERY_MEGATRON: dict[str, Any] = {
     "bias_correction": False,
@@ -136,6 +141,8 @@ def settle(args: Args, overrides: Mapping[str, Any]) -> tuple[MuonSpec, tuple[st
     chosen = _check_overrides(overrides)
     notes: list[str] = []
     refuse_unmatched(values, bool(overrides.get("allow_blockwise_tp", False)), notes)
+    if values["optimizer"] == "adam":
+        return _settle_adam(values, chosen, notes)
     moonshot = _is_moonshot(values)
     settled: dict[str, Any] = dict(_MOONSHOT_FIXED if moonshot else _CORE_FIXED)
     if not moonshot:
@@ -147,6 +154,24 @@ def settle(args: Args, overrides: Mapping[str, Any]) -> tuple[MuonSpec, tuple[st
     _note_assumptions(values, moonshot, settled, chosen, notes)
     if not moonshot and "ns_dtype" not in chosen:
         settled["ns_dtype"] = _ns_dtype(settled["ns_dtype"], notes)
+    return MuonSpec(**{**settled, **chosen}), tuple(notes)
+
+
+def _settle_adam(
+    values: Mapping[str, Any], chosen: Mapping[str, Any], notes: list[str]
+) -> tuple[MuonSpec, tuple[str, ...]]:
+    """A run with ``--optimizer adam``; fields of Muon keep MuonSpec's defaults and do nothing."""
+    settled: dict[str, Any] = {
+        argument.field: _read(values, argument) for argument in ADAM if argument.field not in chosen
+    }
+    # Megatron's norms, unless told otherwise, and biases do not decay.
+    fixed = ("adam_nesterov", "adam_eps_root", "decay_all_adam_params", "unfold_scaled_weights")
+    settled |= {name: _EVERY_MEGATRON[name] for name in fixed} | {"adam_only": True}
+    for argument in OPTIONAL:
+        if "decay" in argument.field or "wd" in argument.field:
+            present = any(values.get(name) is not None for name in argument.names)
+            settled[argument.field] = _read(values, argument) if present else False
+    notes.append("optimizer=adam: opt_type=muon with every parameter in its AdamW branch")
     return MuonSpec(**{**settled, **chosen}), tuple(notes)
 
 

@@ -22,6 +22,7 @@ class Refusal(NamedTuple):
 REFUSALS: tuple[Refusal, ...] = (
     Refusal("use_mup", (False,), "MuP scales learning rates and initialisation per parameter"),
     Refusal("muon_scalar_optimizer", ("adam",), "the other branch of muon() is AdamW"),
+    Refusal("decoupled_weight_decay", (True,), "decay is no part of the gradient here"),
     Refusal("decoupled_lr", (), "embedding and output layer would need their own learning rate"),
     Refusal("lr_mult", (1, 1.0), "parameter groups would need their own learning rate"),
     Refusal("head_lr_mult", (1, 1.0), "parameter groups would need their own learning rate"),
@@ -41,6 +42,13 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
 )
 
+# Refusals that do not concern a run without Muon.
+_OF_MUON = (
+    "muon_scalar_optimizer",
+    "moe_use_legacy_grouped_gemm",
+    "mla_down_proj_fusion",
+)
+
 _ALIASES = {
     "dist_muon": "optimizer=dist_muon: the layer-wise spelling of muon, same arithmetic",
 }
@@ -53,7 +61,10 @@ def refuse_unmatched(values: Mapping[str, Any], allow_blockwise: bool, notes: li
     An argument that is absent or None was not used.
     """
     _check_optimizer(values, notes)
+    adam = values["optimizer"] == "adam"
     for refusal in REFUSALS:
+        if adam and refusal.name in _OF_MUON:
+            continue
         value = values.get(refusal.name)
         if value is not None and value not in refusal.matched:
             raise SpecError(f"{refusal.name}={value!r} cannot be matched: {refusal.why}")
@@ -63,7 +74,8 @@ def refuse_unmatched(values: Mapping[str, Any], allow_blockwise: bool, notes: li
             f"start_weight_decay={start!r}, end_weight_decay={end!r} cannot be matched: weight "
             "decay is a constant here"
         )
-    _check_tensor_parallel(values, allow_blockwise, notes)
+    if not adam:
+        _check_tensor_parallel(values, allow_blockwise, notes)
 
 
 def _check_optimizer(values: Mapping[str, Any], notes: list[str]) -> None:
@@ -72,11 +84,11 @@ def _check_optimizer(values: Mapping[str, Any], notes: list[str]) -> None:
         raise SpecError("the arguments do not say optimizer: pass --optimizer muon if it was Muon")
     if optimizer in _ALIASES:
         notes.append(_ALIASES[optimizer])
-    elif optimizer != "muon":
+    elif optimizer not in ("muon", "adam"):
         reason = (
             "it rescales the orthogonalised update by a second moment"
             if optimizer == "adaptive_muon"
-            else "the run did not train with Muon"
+            else "the run trained neither with Muon nor with Adam"
         )
         raise SpecError(f"optimizer={optimizer!r} cannot be matched: {reason}")
 

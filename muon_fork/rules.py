@@ -68,6 +68,20 @@ def dimension_numbers_for(
     Raises:
       SpecError: the spec asks for what this model's storage cannot give.
     """
+    answer = _matrix_axes(path, dimensions, spec, shape)
+    if not spec.adam_only:
+        return answer
+    # Axes and joins are Newton-Schulz's; a stored scale is AdamW's business too.
+    scale = answer.update_scale if isinstance(answer, MuonDimensionNumbers) else 1.0
+    return None if scale == 1.0 else MuonDimensionNumbers(update_scale=scale, optimizer="adam")
+
+
+def _matrix_axes(
+    path: Iterable[object],
+    dimensions: ModelDimensions,
+    spec: MuonSpec,
+    shape: Sequence[int] | None,
+) -> Answer:
     place = locate(path)
     if place is None:
         return UNKNOWN

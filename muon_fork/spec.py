@@ -77,6 +77,8 @@ class MuonSpec:
         parameter but embedding and output layer does in Megatron (else Adam, as in MaxText).
       unfold_scaled_weights: treat weights that MaxText stores scaled (query of the llama family,
         gemma embeddings) as the unscaled weights the source trainer holds.
+      adam_only: no parameter trains with Muon, all are the AdamW branch's (Megatron
+        ``--optimizer adam``).
       weight_decay: decoupled decay of Muon matrices, times the plain learning rate.
       weight_decay_norm_params: norm scales decay too.
       apply_wd_to_qk_layernorm: query and key norms decay too.
@@ -111,6 +113,7 @@ class MuonSpec:
     include_routers: bool = True
     all_matrices: bool = False
     unfold_scaled_weights: bool = False
+    adam_only: bool = False
     weight_decay: float = 0.0
     weight_decay_norm_params: bool = True
     apply_wd_to_qk_layernorm: bool = True

@@ -74,6 +74,8 @@ def open_pair(before: Path, after: Path, overrides: Mapping[str, Any]) -> Pair:
         run = first.run
         _require_consecutive(run, second.run)
         spec, notes = settle(run.arguments, overrides)
+        if spec.adam_only:
+            raise ReplayError("optimizer=adam: there is no step of Muon to replay")
         dimensions, leaves = _leaves(first)
     except (CheckpointError, SpecError) as error:
         raise ReplayError(str(error)) from error

@@ -93,10 +93,16 @@ def test_the_arguments_of_a_run_settle_every_key(tree: Path) -> None:
     assert again["defaults"] == {"muon_ns_eps": {"value": 1e-15, "was": 1e-07}}
 
 
+def test_a_run_with_adam_settles_the_adamw_branch(tree: Path) -> None:
+    args = ARGUMENTS / "adam_distopt_fully_reshardable.json"
+    defaults = migrate("apply", tree, "--megatron-args", args, "--json").document["defaults"]
+    assert defaults["muon_adam_only"]["value"] is True
+    assert defaults["muon_clip_grad"]["value"] == 1.0
+
+
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("adam_distopt_fully_reshardable.json", (), "did not train with Muon"),
         ("tp2.json", (), "blockwise"),
         ("dense.json", ("--assume", "ns_eps"), "expected FIELD=VALUE"),
         ("dense.json", ("--assume", "ns_epsilon=1"), "ns_epsilon"),

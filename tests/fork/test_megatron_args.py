@@ -145,9 +145,45 @@ def test_blockwise_tensor_parallel_is_refused_unless_allowed() -> None:
         from_megatron_args({**saved("tp2"), "muon_tp_mode": None})
 
 
+def test_a_run_with_adam_trains_every_parameter_with_adamw() -> None:
+    args = saved("adam_distopt_fully_reshardable")
+    spec, notes = settle({**args, "tensor_model_parallel_size": 2}, {})
+    assert spec == MuonSpec(
+        adam_only=True,
+        unfold_scaled_weights=True,
+        weight_decay=0.1,
+        weight_decay_norm_params=False,
+        apply_wd_to_qk_layernorm=False,
+        adam_weight_decay=0.1,
+        adam_b2=0.999,
+        adam_nesterov=False,
+        decay_all_adam_params=False,
+        clip_grad=1.0,
+    )
+    assert any("AdamW branch" in note for note in notes)
+    bare = {name: value for name, value in args.items() if not name.startswith("muon_")}
+    assert from_megatron_args(bare) == spec
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"adam_eps": None}, "--adam-eps"),
+        ({"clip_grad": None}, "--clip-grad"),
+        ({"use_mup": True}, "use_mup"),
+        ({"decoupled_weight_decay": False}, "decoupled_weight_decay"),
+        ({"decoupled_lr": 1e-4}, "decoupled_lr"),
+        ({"start_weight_decay": 0.0}, "start_weight_decay"),
+    ],
+)
+def test_what_adam_cannot_match_is_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        from_megatron_args({**saved("adam_distopt_fully_reshardable"), **changes})
+
+
 def test_other_optimizers_are_refused() -> None:
-    with pytest.raises(SpecError, match="optimizer='adam'"):
-        from_megatron_args(saved("adam_distopt_fully_reshardable"))
+    with pytest.raises(SpecError, match=r"optimizer='sgd'.*neither with Muon nor with Adam"):
+        from_megatron_args({**saved("dense"), "optimizer": "sgd"})
     with pytest.raises(SpecError, match="second moment"):
         from_megatron_args({**saved("dense"), "optimizer": "adaptive_muon"})
     with pytest.raises(SpecError, match="--optimizer"):
@@ -162,7 +198,8 @@ def test_layer_wise_spelling_is_noted() -> None:
 
 @pytest.mark.parametrize("refusal", REFUSALS, ids=lambda r: r.name)
 def test_what_cannot_be_matched_is_refused(refusal: Any) -> None:
-    value = 0.5 if not refusal.matched or refusal.matched == (1, 1.0) else True
+    number = not refusal.matched or refusal.matched == (1, 1.0)
+    value = 0.5 if number else refusal.matched != (True,)
     with pytest.raises(SpecError, match=refusal.name):
         from_megatron_args({**saved("dense"), refusal.name: value})
 

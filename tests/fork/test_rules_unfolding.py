@@ -36,6 +36,19 @@ def test_only_scaled_blocks_unfold() -> None:
             assert scale == pytest.approx(expected), leaf.name
 
 
+def test_without_muon_every_leaf_is_adams_and_scales_stay() -> None:
+    spec = SPECS["megatron"].replace(adam_only=True)
+    for family in FAMILIES:
+        if family == "llama2_fused":
+            continue
+        with_muon = answers(family, "unscan", SPECS["megatron"])
+        for leaf, answer in answers(family, "unscan", spec).items():
+            other = with_muon[leaf]
+            scale = other.update_scale if isinstance(other, MuonDimensionNumbers) else 1.0
+            adam = MuonDimensionNumbers(update_scale=scale, optimizer="adam")
+            assert answer == (None if scale == 1.0 else adam), leaf.name
+
+
 def test_folded_query_bias_is_unfolded() -> None:
     model = dimensions("llama2")
     path = (*ATTENTION, "query", "bias")

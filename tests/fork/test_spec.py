@@ -122,6 +122,7 @@ def test_every_field_reaches_muon_or_the_rules() -> None:
         "include_routers",
         "all_matrices",
         "unfold_scaled_weights",
+        "adam_only",
         "weight_decay_norm_params",
         "apply_wd_to_qk_layernorm",
         "decay_all_adam_params",

@@ -84,6 +84,10 @@ class Muon(BaseModel):
       True,
       description="Treat weights stored scaled (llama query, gemma embedding) as the unscaled ones.",
   )
+  muon_adam_only: bool = Field(
+      False,
+      description="No parameter trains with Muon, all with AdamW (Megatron's --optimizer adam).",
+  )
   muon_weight_decay_norm_params: bool = Field(False, description="Norm scales decay by adam_weight_decay.")
   muon_apply_wd_to_qk_layernorm: bool = Field(False, description="Query and key norms decay too.")
   muon_decay_all_adam_params: bool = Field(
