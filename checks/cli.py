@@ -14,6 +14,7 @@ COMMANDS = {
     "replay": "checks.replay.cli",
     "routing": "checks.routing.cli",
     "config": "checks.config.cli",
+    "record": "checks.record.cli",
     "upstream": "checks.upstream.cli",
 }
 

@@ -131,6 +131,10 @@ def _find(folder: Path, names: tuple[str, ...], what: str) -> Path:
                 )
             if found:
                 return found[0]
+    shares = sorted(folder.glob("tokens-*.npy")) if what == "tokens" else []
+    if shares:
+        listed = " ".join(f"--tokens {path.name}" for path in shares)
+        raise RunError(f"{folder}: the tokens lie in shares: muon-check record {listed} ...")
     raise RunError(
         f"{folder}: no {what} in it or in the folder above: expected {' or '.join(names)}, or "
         f'"{what}" in run.json'
@@ -154,15 +158,7 @@ def _checkpoints(
     folder: Path, given: list[Path] | None, losses: Losses, losses_path: Path
 ) -> tuple[dict[int, Path], list[str]]:
     """Usable checkpoints by iteration, and what was found besides."""
-    paths = given if given is not None else [p for p in folder.glob("iter_*") if p.is_dir()]
-    found: dict[int, Path] = {}
-    for path in paths:
-        match = _ITERATION.fullmatch(path.name)
-        if match is None:
-            raise RunError(f"{path}: not the folder of an iteration (iter_0000020)")
-        found[int(match[1])] = path
-    if not found:
-        raise RunError(f"{folder}: no checkpoint in it: expected a folder such as iter_0000020")
+    found = {int(p.name.removeprefix("iter_")): p for p in iterations(given or [folder])}
     usable = {i: p for i, p in sorted(found.items()) if losses.first_step <= i < losses.end_step}
     outside = sorted(found.keys() - usable.keys())
     if not usable:
@@ -172,6 +168,21 @@ def _checkpoints(
         )
     listed = ", ".join(map(str, outside))
     return usable, [f"checkpoints outside the losses: {listed}"] if outside else []
+
+
+def iterations(places: list[Path]) -> list[Path]:
+    """Folders of iterations: each place is one, or holds some.
+
+    Raises:
+      RunError: a place is neither.
+    """
+    found = []
+    for place in places:
+        inside = [p for p in sorted(place.glob("iter_*")) if _ITERATION.fullmatch(p.name)]
+        if not (inside or _ITERATION.fullmatch(place.name)):
+            raise RunError(f"{place}: no checkpoint in it: expected a folder such as iter_0000020")
+        found += inside or [place]
+    return found
 
 
 def _open(path: Path) -> Source:

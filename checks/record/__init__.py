@@ -1,0 +1,1 @@
+"""muon-check record: make the folder of a recorded Megatron run."""
