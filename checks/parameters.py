@@ -16,7 +16,7 @@ from checks.references.matrices import Array, Blocks, Qkv, fc1_blocks, mla_block
 from muon_fork.spec import MuonSpec
 
 # Sizes shared by the parameters of the synthetic tree.
-HIDDEN, FFN, EXPERTS, VOCABULARY = 16, 24, 3, 40
+HIDDEN, FFN, EXPERTS, VOCABULARY = 16, 24, 4, 40
 HEADS, GROUPS, HEAD_DIM = 4, 2, 8
 MLA_HEADS, NOPE, ROPE, VALUE, LORA = 4, 4, 8, 8, 16
 

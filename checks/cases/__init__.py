@@ -30,5 +30,10 @@ CASES: tuple[Entry, ...] = (
     Entry("step", "one step of every kind of parameter, from a converted state", _BOTH),
     Entry("trajectory_f64", "the same steps in float64", _BOTH),
     Entry("trajectory", "many steps of every kind of parameter", _BOTH),
+    Entry("batching", "stacked matrices = matrices one by one", _BOTH),
+    Entry("sharding", "sharded leaves = whole leaves", _BOTH),
+    Entry("scanning", "scanned layers = layers apart", _BOTH),
+    Entry("routing", "Muon or AdamW, decay or none, for every parameter of every family", _BOTH),
+    Entry("checkpoint", "a converted checkpoint = its source", _BOTH),
     Entry("tpu_compile", "the train step compiles for v5e-16, and what it needs there", ()),
 )

@@ -111,10 +111,17 @@ def folds(side: Ours) -> dict[str, float]:
     return {leaf: p.fold(leaf, side.spec) for leaf, p in parameter_of(side.tree).items()}
 
 
-def optimizer(side: Ours, rates: tuple[Any, Any]) -> Any:
-    """``muon()`` with everything that the spec and the rules settle."""
+def optimizer(
+    side: Ours,
+    rates: tuple[Any, Any],
+    shardings: Mapping[str, Any] | None = None,
+    use_all_to_all: bool = False,
+) -> Any:
+    """``muon()`` with everything that the spec, the rules and a mesh settle."""
     spec = side.own_spec
-    dims = dims_of(side)
+    dims: dict[str, Any] = dict(dims_of(side))
+    for leaf, sharding in (shardings or {}).items():
+        dims[leaf] = dims[leaf] and dims[leaf]._replace(sharding=sharding)
     mask = {leaf: decays(_path(leaf), s, spec) for leaf, s in leaf_shapes(side.tree).items()}
     options = spec.muon_kwargs()
     if side.trap.clip is not None:
@@ -125,6 +132,7 @@ def optimizer(side: Ours, rates: tuple[Any, Any]) -> Any:
         adam_learning_rate=rates[1],
         muon_weight_dimension_numbers=lambda _: dims,
         adam_weight_decay_mask=lambda tree: {leaf: mask[leaf] for leaf in tree},
+        use_all_to_all=use_all_to_all,
     )
 
 
@@ -136,7 +144,7 @@ def _path(leaf: str) -> tuple[str, ...]:
 def compiled(side: Ours) -> Callable[..., Any]:
     """One step: (params, state, gradients, rates) -> (params, state, updates)."""
 
-    @functools.partial(jax.jit, compiler_options=_compiler_options(side.setting))
+    @functools.partial(jax.jit, compiler_options=compiler_options(side.setting))
     def step(params: Any, state: Any, gradients: Any, rates: Any) -> Any:
         if side.trap.clip is not None:
             gradients = side.trap.clip(gradients, folds(side), side.spec.clip_grad)
@@ -146,7 +154,7 @@ def compiled(side: Ours) -> Callable[..., Any]:
     return step
 
 
-def _compiler_options(setting: Setting) -> dict[str, Any] | None:
+def compiler_options(setting: Setting) -> dict[str, Any] | None:
     """LLVM's optimizations take longer than a quick check computes; they change no formula."""
     hurried = setting.device == "cpu" and setting.level == "quick"
     return {"xla_backend_optimization_level": 0} if hurried else None
@@ -207,17 +215,22 @@ def advance(
     """
     with devices.pinned(side.setting, side.dtype) as device:
         number = devices.numpy_dtype(side.dtype)
-        fold = folds(side)
-        stored = {
-            leaf: jax.device_put((_wide(g) / fold[leaf]).astype(number), device)
-            for leaf, g in gradients.items()
-        }
-        step = compiled(side)
+        placed = jax.device_put(stored(side, gradients), device)
         both = (number(rates.muon), number(rates.adam))
-        params, state, updates = step(running.params, running.state, stored, both)
-        return Running(params, state), {
-            leaf: np.asarray(u, np.float64) / fold[leaf] for leaf, u in updates.items()
-        }
+        params, state, updates = compiled(side)(running.params, running.state, placed, both)
+        return Running(params, state), in_source_units(side, updates)
+
+
+def stored(side: Ours, gradients: Arrays) -> dict[str, Array]:
+    """Gradients of the stored weights, in the side's dtype, from those of the source's."""
+    number, fold = devices.numpy_dtype(side.dtype), folds(side)
+    return {leaf: (_wide(g) / fold[leaf]).astype(number) for leaf, g in gradients.items()}
+
+
+def in_source_units(side: Ours, updates: Mapping[str, Any]) -> dict[str, Array]:
+    """Updates of the stored weights, as float64 updates of the source's."""
+    fold = folds(side)
+    return {leaf: _wide(u) / fold[leaf] for leaf, u in updates.items()}
 
 
 def read(side: Ours, running: Running) -> State:
