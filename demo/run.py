@@ -1,7 +1,7 @@
 """Migrate a released MaxText, show what changed, and continue a Megatron run with it.
 
 Called by ``make demo``. Leaves the migrated tree in ``out/demo/maxtext``, the converted checkpoint
-in ``out/demo/checkpoint`` and every run beside them.
+in ``out/demo/checkpoint``, every run beside them, and the report in ``out/demo/parity.html``.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import parity
 import show
 from rich.console import Console
 
+from checks.report.wording import tally
 from muon_fork.presets import DEFAULT_REFERENCE
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -108,9 +110,22 @@ def _demo() -> None:
     console.rule("muon-convert megatron2orbax, and on with the run")
     config = _convert(OUT / "checkpoint")
     progress.print("30 steps of a small Megatron run, continued from its checkpoint, about 30 s")
-    continued = _train(python, tree, OUT / "continued", config, MEGATRON_RUN / "tokens.npy")
+    with ThreadPoolExecutor() as pool:
+        tokens = MEGATRON_RUN / "tokens.npy"
+        run = pool.submit(_train, python, tree, OUT / "continued", config, tokens)
+        spec = parity.spec_of(OUT / "checkpoint" / "conversion.json")
+        rungs = parity.climb(spec, progress.print)
+        continued = run.result()
     recorded = [float(word) for word in (MEGATRON_RUN / "losses.txt").read_text().split()]
     console.print(show.continued(recorded, continued.losses))
+    console.rule("muon-check, the first rungs and this run")
+    top = parity.training(MEGATRON_RUN, recorded, continued.losses)
+    report = parity.write(OUT / "parity.html", (*rungs, top), spec)
+    console.print(
+        f"{tally(report)}; curves, figures and their limits are in\n  {OUT / 'parity.html'}\n",
+        highlight=False,
+        soft_wrap=True,
+    )
     console.print(
         f"The migrated MaxText is {tree.relative_to(ROOT)}: read it, or take it back with\n"
         f"  .venv/bin/muon-migrate revert {tree.relative_to(ROOT)}\n"
@@ -118,6 +133,8 @@ def _demo() -> None:
         "  .venv/bin/muon-migrate apply PATH --megatron-args ARGS.json --check --diff",
         highlight=False,
     )
+    if not report.passed:
+        raise DemoError("the two sides differ: the page says where")
 
 
 def _build(what: str) -> Path:

@@ -116,8 +116,9 @@ def _remarks(report: Report) -> Iterator[str]:
             yield f"{rung.name}: {escape(rung.reason)}"
         for curve in rung.curves:
             yield f"{rung.name}: {escape(_curve(curve))}"
-        for note in rung.notes:
-            yield f"{rung.name}: note: {escape(note)}"
+    for note in dict.fromkeys(note for rung in report.rungs for note in rung.notes):
+        names = ", ".join(rung.name for rung in report.rungs if note in rung.notes)
+        yield f"{names}: note: {escape(note)}"
     for command in report.commands:
         yield f"to repeat: {escape(command)}"
 

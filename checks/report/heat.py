@@ -31,9 +31,9 @@ class Heat:
 
 
 def heat(report: Report) -> Heat | None:
-    """None where no figure names a parameter."""
-    rungs = [rung for rung in report.rungs if any(f.parameter for f in rung.figures)]
-    names = list(dict.fromkeys(f.parameter for r in rungs for f in r.figures if f.parameter))
+    """None where no figure is of a parameter: those have paths, single matrices have names."""
+    rungs = [rung for rung in report.rungs if any("/" in f.parameter for f in rung.figures)]
+    names = list(dict.fromkeys(f.parameter for r in rungs for f in r.figures if "/" in f.parameter))
     if not names:
         return None
     rows = tuple((name, tuple(_cell(rung, name) for rung in rungs)) for name in names)

@@ -116,8 +116,9 @@ def _tiles(report: Report) -> list[tuple[str, str, str]]:
         remark += "" if floor is None else f"; noise floor {wording.short(floor)}"
         number = wording.short(worst_chart.summary.max_difference)
         tiles.append(("largest loss difference", number, remark))
-    parameters = {figure.parameter for _, figure in figures if figure.parameter}
-    tiles.append(("compared", f"{len(figures)} figures", f"of {len(parameters)} parameters"))
+    parameters = {figure.parameter for _, figure in figures if "/" in figure.parameter}
+    remark = f"of {len(parameters)} parameters" if parameters else ""
+    tiles.append(("compared", f"{len(figures)} figures", remark))
     return tiles
 
 

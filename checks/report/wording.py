@@ -81,7 +81,8 @@ def gated(figure: Figure) -> str:
 def label(figure: Figure) -> str:
     """What the figure is about: subject, parameter, step."""
     step = "" if figure.step is None else f"step {figure.step}"
-    return ", ".join(word for word in (figure.subject, figure.parameter, step) if word)
+    place = "" if figure.parameter in figure.subject else figure.parameter
+    return ", ".join(word for word in (figure.subject, place, step) if word)
 
 
 def seconds(value: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 
 import pytest
@@ -69,6 +70,12 @@ def test_curves_and_notes_are_told() -> None:
     assert "1300 steps: max 9.5e-06" in curve
     assert "noise floor max" in curve
     assert any(line.startswith("step: note: the reference is emerging") for line in lines)
+
+
+def test_a_note_of_several_rungs_is_told_once() -> None:
+    rungs = tuple(dataclasses.replace(r, notes=("60 steps",)) for r in samples.lower_rungs())
+    lines = [line for line in printed(Report(rungs, {})) if "note" in line]
+    assert lines == ["newton_schulz, step: note: 60 steps"]
 
 
 def test_names_are_not_read_as_markup() -> None:
