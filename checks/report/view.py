@@ -13,6 +13,7 @@ from . import wording
 from .charts import Chart, chart
 from .document import reason_of
 from .heat import Heat, heat, shade
+from .series import summarize
 
 # Points of all curves together: a page of many curves stays below a megabyte.
 POINTS = 10_000
@@ -108,13 +109,13 @@ def _tiles(report: Report) -> list[tuple[str, str, str]]:
         value = wording.part(wording.share(worst))
         number = "not a number" if math.isnan(worst.value) else f"{value} of its limit"
         tiles.append(("worst figure", number, f"{rung.name}: {worst.subject}"))
-    charts = [chart(c, 1) for rung in report.rungs for c in rung.curves]
-    if charts:
-        worst_chart = max(charts, key=lambda c: _nan_last(c.summary.max_difference))
-        floor = worst_chart.summary.max_floor
-        remark = f"in {len(worst_chart.curve.reference)} steps of {worst_chart.curve.name}"
-        remark += "" if floor is None else f"; noise floor {wording.short(floor)}"
-        number = wording.short(worst_chart.summary.max_difference)
+    curves = [(r, c, summarize(c)) for r in report.rungs for c in r.curves]
+    if curves:
+        rung, curve, summary = max(curves, key=lambda one: _nan_last(one[2].max_difference))
+        remark = f"{rung.name}: {curve.name}, {len(curve.reference)} steps"
+        if summary.max_floor is not None:
+            remark += f"; noise floor {wording.short(summary.max_floor)}"
+        number = wording.short(summary.max_difference)
         tiles.append(("largest loss difference", number, remark))
     parameters = {figure.parameter for _, figure in figures if "/" in figure.parameter}
     remark = f"of {len(parameters)} parameters" if parameters else ""

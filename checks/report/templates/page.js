@@ -17,13 +17,14 @@ for (const chart of document.querySelectorAll("figure.chart")) {
     out.textContent = `step ${step}: ${reference} ${a}, ${ours} ${b}, difference ${gap}` +
       (floor === null ? "" : `, floor ${floor}`);
   };
+  out.textContent = "Point at the chart, or move with the arrow keys, to read a step.";
   plot.addEventListener("pointermove", (event) => {
     const box = frame.getBoundingClientRect();
     show(Math.round(((event.clientX - box.left) / box.width) * (rows.length - 1)));
   });
   plot.addEventListener("keydown", (event) => {
-    const move = { ArrowLeft: -1, ArrowRight: 1, PageUp: -50, PageDown: 50 }[event.key];
-    if (move) { event.preventDefault(); show(at + move); }
+    const move = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (move) { event.preventDefault(); show(at + move * (event.shiftKey ? 50 : 1)); }
   });
   plot.addEventListener("pointerleave", () => { cross.hidden = true; });
 }
