@@ -23,6 +23,12 @@ LAYERS = {"scanned": True, "unscanned": False}
 MIGRATED, RELEASED = "migrated", "not migrated"
 _MEBI = 2**20
 
+_SPREAD = (
+    "muon_type=maxtext_muon: it tells the optimizer how parameters are sharded, so that each chip "
+    "takes whole matrices; with optax_muon XLA cuts matrices, and loops communicate in every turn"
+)
+_NOT_SPREAD = "this MaxText does not tell its optimizer how parameters are sharded"
+
 Results = Mapping[tuple[str, str], Compiled]
 
 
@@ -55,6 +61,7 @@ def _not_run(reason: str) -> Rung:
 
 def _compile(setting: Setting, named: Tree, python: Path, scratch: Path) -> Rung:
     trees, notes = _both(named, scratch)
+    notes = (*notes, _SPREAD if spreading(named) else _NOT_SPREAD)
     results: dict[tuple[str, str], Compiled] = {}
     problems: dict[tuple[str, str], str] = {}
     for checkout, tree in trees.items():
