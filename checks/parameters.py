@@ -67,6 +67,8 @@ class Parameter:
 
     def muon(self, spec: MuonSpec) -> bool:
         """Whether Muon trains it."""
+        if spec.adam_only:
+            return False
         if self.kind is Kind.ROUTER:
             return spec.include_routers
         return self.kind is Kind.MATRIX or (self.kind is Kind.TABLE and spec.all_matrices)

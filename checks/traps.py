@@ -81,6 +81,12 @@ def _query_as_stored(leaf: str, dims: Dims) -> Dims:
     return dims._replace(update_scale=1.0)
 
 
+def _over_experts(leaf: str, dims: Dims) -> Dims:
+    if dims is None or "/MoeBlock_0/w" not in leaf:
+        return dims
+    return dims._replace(reduction_axis=(0,))
+
+
 def _without_guard(gradients: Mapping[str, Any], folds: Mapping[str, float], limit: float) -> Any:
     """optax's formula, ``limit / norm``, on the source's gradients."""
     import jax.numpy as jnp
@@ -154,6 +160,22 @@ TRAPS: tuple[Trap, ...] = (
         "newton_schulz",
         "wi_",
         spec=_fields(split_linear_fc1=True),
+    ),
+    Trap(
+        "expert_axis",
+        "experts are orthogonalised across experts, as MaxText does in modules it does not know",
+        "step",
+        "newton_schulz",
+        "MoeBlock_0/w",
+        dims=_over_experts,
+    ),
+    Trap(
+        "routers_with_adamw",
+        "routers train with AdamW, as MaxText's muon_include_routers=False has it",
+        "step",
+        "routing",
+        "gate/kernel",
+        spec=_fields(include_routers=False),
     ),
     Trap(
         "nadam",

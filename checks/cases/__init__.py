@@ -12,11 +12,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Entry:
-    """A rung before its module is loaded: its name, title and levels are those of its ``CASE``."""
+    """A rung before its module is loaded.
+
+    Attributes:
+      name, title, levels: those of its ``CASE``.
+      numeric: it computes on the setting's device, in the setting's dtype.
+    """
 
     name: str
     title: str
     levels: tuple[str, ...]
+    numeric: bool = True
 
     def load(self) -> Case:
         case: Case = importlib.import_module(f"checks.cases.{self.name}").CASE
@@ -33,7 +39,9 @@ CASES: tuple[Entry, ...] = (
     Entry("batching", "stacked matrices = matrices one by one", _BOTH),
     Entry("sharding", "sharded leaves = whole leaves", _BOTH),
     Entry("scanning", "scanned layers = layers apart", _BOTH),
-    Entry("routing", "Muon or AdamW, decay or none, for every parameter of every family", _BOTH),
-    Entry("checkpoint", "a converted checkpoint = its source", _BOTH),
-    Entry("tpu_compile", "the train step compiles for v5e-16, and what it needs there", ()),
+    Entry(
+        "routing", "Muon or AdamW, decay or none, for every parameter of every family", _BOTH, False
+    ),
+    Entry("checkpoint", "a converted checkpoint = its source", _BOTH, False),
+    Entry("tpu_compile", "the train step compiles for v5e-16, and what it needs there", (), False),
 )

@@ -85,7 +85,7 @@ def _route(
         muon = answer is not None and answer.optimizer == "muon"
         ours = _treatment(muon, decays(leaf.path, leaf.shape, own))
     is_router = parameter.endswith("router.weight") and not spec.include_routers
-    muon = megatron_models.uses_muon(parameter, shape) and not is_router
+    muon = megatron_models.uses_muon(parameter, shape) and not (is_router or spec.adam_only)
     theirs = _treatment(muon, _decays(parameter, shape, spec))
     return Route(family.name, "/".join(leaf.path), parameter, ours, theirs)
 

@@ -13,7 +13,7 @@ TITLE = "the same steps in float64"
 def run(setting: Setting) -> Rung:
     """Against float64; only a CPU computes in it."""
     if setting.device != "cpu":
-        reason = f"float64 needs --device cpu: a {setting.device} has none, or none worth trusting"
+        reason = f"float64 is for --device cpu: a {setting.device} has none worth trusting"
         return Rung(NAME, TITLE, Outcome.NOT_RUN, reason=reason)
     return follow(NAME, TITLE, setting, "f64")
 

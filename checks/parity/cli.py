@@ -152,6 +152,7 @@ def _run(
     from checks.report.environment import DeviceError, describe
     from checks.sides import devices
     from checks.sides.settled import is_mistake
+    from checks.training.errors import RunError
 
     try:
         cases = ladder.chosen(names, setting.level)
@@ -163,7 +164,7 @@ def _run(
             rungs: tuple[Rung, ...] = (_training(run_dir, maxtext, python, steps, setting),)
         else:
             rungs = ladder.climb(cases, setting)
-    except (DeviceError, SpecError, ladder.UnknownCase) as error:
+    except (DeviceError, SpecError, RunError, ladder.UnknownCase) as error:
         _fail(str(error))
     if ladder.missed(rungs, setting):
         click.echo(f"muon-check: no rung that ran saw the trap {setting.trap}", err=True)
@@ -174,12 +175,10 @@ def _run(
 def _training(
     run_dir: Path, maxtext: Path, python: Path | None, steps: int | None, setting: Setting
 ) -> Rung:
-    import importlib
+    from checks.training.compare import compare
+    from checks.training.folder import open_run
 
-    folder = importlib.import_module("checks.training.folder")
-    compare = importlib.import_module("checks.training.compare")
-    rung: Rung = compare.compare(folder.open_run(run_dir), maxtext, python, steps, setting)
-    return rung
+    return compare(open_run(run_dir), maxtext, python, steps, setting)
 
 
 def _command() -> str:

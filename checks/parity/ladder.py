@@ -40,6 +40,9 @@ def climb(cases: Iterable[Entry], setting: Setting) -> tuple[Rung, ...]:
 
 def _timed(case: Entry, setting: Setting) -> Rung:
     setting.progress(f"{case.name}: {case.title}")
+    if case.numeric and setting.dtype == "f64" and setting.device != "cpu":
+        reason = f"float64 is for --device cpu: a {setting.device} has none worth trusting"
+        return Rung(case.name, case.title, Outcome.NOT_RUN, reason=reason)
     start = time.monotonic()
     rung = case.load().run(setting)
     return dataclasses.replace(rung, seconds=time.monotonic() - start)

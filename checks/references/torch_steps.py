@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -58,7 +59,10 @@ class TorchSteps:
             parameter.grad = torch.tensor(np.asarray(gradients[key], self.dtype))
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.optimizer.step()
+        with warnings.catch_warnings():
+            # Megatron-Core asks for its rank, and says so when there is none.
+            warnings.filterwarnings("ignore", category=UserWarning, module="megatron")
+            self.optimizer.step()
 
     def weight(self, key: Any) -> Array:
         array: Array = self.parameters[key].detach().numpy().astype(np.float64)

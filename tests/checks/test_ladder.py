@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import pytest
 
 from checks.cases import CASES
+from checks.parity.ladder import climb
 from checks.result import Outcome, Rung
 from checks.setting import Setting
 from muon_fork.presets import preset
@@ -47,6 +49,7 @@ GATES = (
 )
 
 
+@functools.cache
 def run(name: str, dtype: str = "f32", reference: str = "megatron", **options: str) -> Rung:
     case = {entry.name: entry for entry in CASES}[name].load()
     return case.run(Setting(preset(reference), dtype=dtype, **options))
@@ -71,3 +74,67 @@ def test_one_matrix(dtype: str) -> None:
 @pytest.mark.parametrize(("dtype", "reference"), [("f32", "megatron"), ("f64", "megatron_rfc")])
 def test_one_step(dtype: str, reference: str) -> None:
     assert_whole(run("step", dtype, reference))
+
+
+@pytest.mark.parametrize("name", ["trajectory_f64", "batching", "scanning", "sharding"])
+def test_longer_rungs(name: str) -> None:
+    assert_whole(run(name))
+
+
+def test_a_trajectory_meets_the_real_optimizers() -> None:
+    rung = run("trajectory")
+    assert_whole(rung)
+    subjects = " ".join(figure.subject for figure in rung.figures)
+    assert "Megatron-Core" in subjects
+    assert "torch.optim.AdamW" in subjects
+
+
+def test_optax_is_met_under_its_own_preset() -> None:
+    rung = run("step", "f64", "optax")
+    assert_whole(rung)
+    assert any("optax.contrib.muon" in figure.subject for figure in rung.figures)
+
+
+def test_sharded_leaves_are_really_cut() -> None:
+    rung = run("sharding")
+    assert len(rung.details["leaves cut"]) == 4
+    for cut in rung.details["leaves cut"].values():
+        some, of, all_leaves = cut.split()
+        assert of == "of"
+        assert int(some) >= int(all_leaves) - 1
+    assert all(kinds["all-to-all"] for kinds in rung.details["collectives"].values())
+
+
+@pytest.mark.parametrize("reference", ["megatron", "megatron_rfc", "optax"])
+def test_routing_is_megatrons(reference: str) -> None:
+    rung = run("routing", reference=reference)
+    assert rung.outcome is Outcome.PASSED, rung.details["differences"][:3]
+    assert rung.details["routes"] > 600
+
+
+def test_a_wrong_route_is_found() -> None:
+    rung = run("routing", trap="decayed_norms")
+    assert rung.outcome is Outcome.FAILED
+    assert rung.divergence is not None
+    assert rung.divergence.term == "routing"
+    assert {row["theirs"] for row in rung.details["differences"]} == {"AdamW, does not decay"}
+
+
+def test_a_converted_checkpoint_is_its_source() -> None:
+    rung = run("checkpoint")
+    assert_whole(rung)
+    assert {figure.subject.partition(",")[0] for figure in rung.figures} == {
+        "weight",
+        "momentum_buffer",
+        "exp_avg",
+        "exp_avg_sq",
+        "count",
+    }
+
+
+def test_float64_is_not_run_elsewhere() -> None:
+    numeric = [case for case in CASES if case.numeric]
+    setting = Setting(preset("megatron"), device="tpu", dtype="f64")
+    for rung in (run("trajectory_f64", device="tpu"), *climb(numeric, setting)):
+        assert rung.outcome is Outcome.NOT_RUN
+        assert "--device cpu" in rung.reason
