@@ -100,10 +100,14 @@ def _clip(run: Experiment) -> Term | None:
 
 
 def _buffer(run: Experiment) -> Term | None:
-    pair = run.pair(run.without(factor=_QUIET), run.first)
-    if not run.differs(pair):
-        return None
-    return Term("momentum", f"the buffer after the step is {_ratio(pair):.6g} x the reference's")
+    """What a gradient adds to an empty buffer, then what becomes of a full one."""
+    empty = run.pair(run.without("first", factor=_QUIET), run.first)
+    if run.differs(empty):
+        return Term("momentum", f"a gradient adds {_ratio(empty):.6g} x as much to the buffer")
+    kept = run.pair(run.without("gradients"), run.first)
+    if run.differs(kept):
+        return Term("momentum", f"without a gradient {_ratio(kept):.6g} x as much of it is kept")
+    return None
 
 
 def _direction(run: Experiment) -> Term | None:
