@@ -204,8 +204,15 @@ TOLERANCES: tuple[Tolerance, ...] = (
     Tolerance(
         "replay",
         1e-7,
-        "One step between real checkpoints. Measured 5.9e-8 on dense, qk-norm and MoE samples: "
-        "norm scales near 1, whose float32 unit in the last place is 1.2e-7.",
+        "One step between real checkpoints. Measured 5.9e-8 on dense, qk-norm and MoE samples, "
+        "6.0e-8 on MLA, tensor and pipeline parallel 2, and Adam alone: norm scales near 1, whose "
+        "float32 unit in the last place is 1.2e-7.",
+    ),
+    Tolerance(
+        "replay_decayed_norms",
+        2e-7,
+        "The same where norm scales decay: float32 rounds near 1 twice, after the decay and after "
+        "the update. Measured 1.43e-7 on the reference of RFC-0023.",
     ),
     Tolerance(
         "replay_muon",

@@ -22,20 +22,34 @@ if TYPE_CHECKING:
 @click.option(
     "--limit",
     type=click.FloatRange(min=0.0),
-    default=limit_of("replay"),
-    show_default=True,
-    help="Largest allowed |difference| of a weight.",
+    help=f"Largest allowed |difference| of a weight; default {limit_of('replay'):g}, "
+    f"{limit_of('replay_decayed_norms'):g} where norm scales decay.",
 )
 @click.option("--ns-eps", type=click.FloatRange(min=0.0), help="1e-15 for emerging-optimizers 0.4.")
+@click.option(
+    "--spec",
+    "words",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help="A MuonSpec field that the checkpoint does not record.",
+)
 def replay(
-    before: Path, after: Path, json_out: str | None, limit: float, ns_eps: float | None
+    before: Path,
+    after: Path,
+    json_out: str | None,
+    limit: float | None,
+    ns_eps: float | None,
+    words: tuple[str, ...],
 ) -> None:
-    """Replay the step from CKPT_A to CKPT_B, consecutive torch_dist checkpoints of one run.
+    """Replay the step from CKPT_A to CKPT_B, consecutive checkpoints of one run.
 
+    Each may be in any format and parallel layout, and of any model family, that muon-convert reads.
     The clipped gradient is recovered from the optimizer state; the step is taken on MaxText-shaped
     arrays. Exit 0 if every weight is within the limit, 1 if not, 2 if the step cannot be replayed.
     """
-    report = _compare(before, after, limit, {} if ns_eps is None else {"ns_eps": ns_eps})
+    overrides = dict(_field(word) for word in words)
+    overrides |= {} if ns_eps is None else {"ns_eps": ns_eps}
+    report = _compare(before, after, limit, overrides)
     if json_out is None:
         _print(report)
     elif json_out == "-":
@@ -45,7 +59,17 @@ def replay(
     sys.exit(0 if report.passed else 1)
 
 
-def _compare(before: Path, after: Path, limit: float, overrides: dict[str, Any]) -> Report:
+def _field(word: str) -> tuple[str, Any]:
+    name, equals, text = word.partition("=")
+    if not equals:
+        _fail(f"--spec {word}: expected FIELD=VALUE")
+    try:
+        return name, json.loads(text.lower() if text in ("True", "False", "None") else text)
+    except ValueError:
+        return name, text
+
+
+def _compare(before: Path, after: Path, limit: float | None, overrides: dict[str, Any]) -> Report:
     try:
         from checks.replay.pair import ReplayError
         from checks.replay.report import compare

@@ -73,7 +73,9 @@ def _leaf(pair: Pair, target: Target) -> Leaf:
     states = {key.state for key in pair.before.tensors if key.parameter == parameters[0]}
     second = expected_second = None
     if State.MOMENTUM in states:
-        first, after = _both(pair, target, State.MOMENTUM)
+        first, after = (
+            buffer * pair.momentum_factor for buffer in _both(pair, target, State.MOMENTUM)
+        )
         fresh = 1.0 if spec.nesterov_style == "sgd" else 1.0 - spec.beta
         gradient = (after - spec.beta * first) / fresh
     elif {State.EXP_AVG, State.EXP_AVG_SQ} <= states:
@@ -100,7 +102,13 @@ def _leaf(pair: Pair, target: Target) -> Leaf:
 
 
 def _both(pair: Pair, target: Target, state: State) -> tuple[Array, Array]:
-    return _read(pair.before, target, state), _read(pair.after, target, state)
+    before, after = _read(pair.before, target, state), _read(pair.after, target, state)
+    if before.shape != after.shape:
+        raise ReplayError(
+            f"{'/'.join(target.path)}: shape {list(before.shape)} before, {list(after.shape)} "
+            "after: another model, or a vocabulary padded for another layout"
+        )
+    return before, after
 
 
 def _read(source: Source, target: Target, state: State) -> Array:

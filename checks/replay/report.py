@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from checks.tolerances import limit as limit_of
+
 from .leaves import Array, Leaf, read_leaves
 from .pair import Pair, open_pair
 from .step import replay
@@ -64,8 +66,12 @@ class Report:
         return dataclasses.asdict(self) | {"worst": self.worst, "passed": self.passed}
 
 
-def compare(before: Path, after: Path, limit: float, overrides: Mapping[str, Any]) -> Report:
+def compare(before: Path, after: Path, limit: float | None, overrides: Mapping[str, Any]) -> Report:
     """Replay the step from ``before`` to ``after``.
+
+    Args:
+      limit: None is the one of ``tolerances`` for such a run.
+      overrides: MuonSpec fields that the arguments do not record.
 
     Raises:
       ReplayError: it cannot be replayed.
@@ -81,8 +87,13 @@ def compare(before: Path, after: Path, limit: float, overrides: Mapping[str, Any
         notes=_notes(pair),
         muon_rate=pair.muon_rate,
         adam_rate=pair.adam_rate,
-        limit=limit,
+        limit=_default_limit(pair) if limit is None else limit,
     )
+
+
+def _default_limit(pair: Pair) -> float:
+    decayed = pair.spec.weight_decay_norm_params
+    return limit_of("replay_decayed_norms" if decayed else "replay")
 
 
 def _row(leaf: Leaf, weight: Array, second: Array | None) -> Row:
@@ -105,4 +116,10 @@ def _distance(array: Array | None, other: Array | None) -> float | None:
 
 def _notes(pair: Pair) -> tuple[str, ...]:
     block = pair.dimensions.decoder_block
-    return (*pair.notes, f"shapes, paths and stored scales of MaxText's decoder_block={block}")
+    shapes = f"shapes, paths and stored scales of MaxText's decoder_block={block}"
+    formats = f"formats: {pair.before.format}, {pair.after.format}"
+    buffers = [part.link.parameter for t in pair.leaves if t.is_buffer for part in t.parts]
+    left = [f"not replayed, no optimizer updates it: {name}" for name in buffers]
+    factor = pair.momentum_factor
+    kept = [] if factor == 1.0 else [f"the saved momentum is multiplied by {factor:g}"]
+    return (*pair.notes, *kept, *left, formats, shapes)

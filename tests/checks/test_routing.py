@@ -34,6 +34,9 @@ SAMPLES = (
     "v0.16.1_dense_legacy",
     "twins/muon_layer_wise_legacy",
     "twins/muon_vpp_tied_td",
+    "adam_distopt_fully_reshardable_td",
+    "twins/adam_tp2pp2_legacy",
+    "twins/adam_ep2_flat_td",
 )
 ATTENTION = "decoder/layers/self_attention/{}/kernel"
 
