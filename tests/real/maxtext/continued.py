@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,16 +40,18 @@ def go_on(plan: Plan, tree: Path, folder: Path, tokens: np.ndarray) -> Continued
     """
     write_state(plan.state, folder / "converted")
     items = folder / "converted" / str(plan.state.step - 1) / "items"
-    words = dict(word.split("=", 1) for word in plan.command)
-    overrides = {**words, **CPU, "load_full_state_path": items}
+    command = (*plan.command, f"load_full_state_path={items}")
+    return trained_on(command, plan.state.step, tree, folder, tokens)
+
+
+def trained_on(
+    command: Sequence[str], step: int, tree: Path, folder: Path, tokens: np.ndarray
+) -> Continued:
+    """Train MaxText by the words that a conversion says, after ``step`` finished steps."""
+    words = dict(word.split("=", 1) for word in command)
+    overrides = {**words, **CPU}
     run = train(
-        tree,
-        folder,
-        overrides,
-        steps=len(tokens),
-        capture=True,
-        resumed=plan.state.step,
-        tokens=tokens,
+        tree, folder, overrides, steps=len(tokens), capture=True, resumed=step, tokens=tokens
     )
     return Continued(run, open_saved(folder / "run" / "checkpoints"))
 
