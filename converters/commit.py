@@ -22,7 +22,10 @@ def check_output(out: Path, sources: tuple[Path, ...], force: bool) -> None:
     With ``force`` an earlier result may be replaced, recognized by its conversion.json; nothing
     else is ever removed.
     """
-    target = out.absolute().resolve()
+    try:
+        target = out.absolute().resolve()
+    except (OSError, RuntimeError) as error:
+        raise CheckpointError(f"{out}: cannot be followed to a folder: {error}") from error
     if not target.name:
         raise CheckpointError(f"{out}: not a name for a result: give --out another folder")
     for source in sources:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,13 +23,37 @@ def group(*options: Callable[[Command], Command]) -> Callable[[Command], Command
     return add
 
 
+def _json_file(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
+    """Seen before the work is done: a result whose report cannot be written is no result."""
+    if value in (None, "-"):
+        return value
+    file = Path(str(value))
+    if file.is_dir() or not file.absolute().parent.is_dir():
+        what = "a folder" if file.is_dir() else f"{file.absolute().parent} is no folder"
+        raise click.BadParameter(f"{value}: cannot be written: {what}")
+    return value
+
+
+def _a_number(_context: click.Context, _option: click.Parameter, value: float) -> float:
+    if math.isnan(value):
+        raise click.BadParameter("nan is no size")
+    return value
+
+
+json_option = click.option(
+    "--json",
+    "json_out",
+    metavar="FILE",
+    callback=_json_file,
+    help="Write JSON to FILE; - is stdout.",
+)
 reading = group(
     click.option("--iteration", type=click.IntRange(0), metavar="N", help="Not the latest one."),
     click.option("--opaque", multiple=True, metavar="MODULE.NAME", help="Read class as inert."),
 )
 running = group(
     click.option("--workers", type=click.IntRange(1), default=2, show_default=True, metavar="N"),
-    click.option("--json", "json_out", metavar="FILE", help="Write JSON to FILE; - is stdout."),
+    json_option,
 )
 writing = group(
     click.option("--out", type=FOLDER, metavar="DIR", help="Result; default a sibling."),
@@ -62,13 +87,14 @@ sharding = group(
     click.option("--no-optimizer", is_flag=True, help="Weights only."),
     click.option(
         "--shard-size",
-        type=click.FloatRange(0, min_open=True),
+        type=click.FloatRange(0, 1 << 20, min_open=True),
         default=5.0,
+        callback=_a_number,
         show_default=True,
         metavar="GIB",
         help="Of one file.",
     ),
-    click.option("--json", "json_out", metavar="FILE", help="Write JSON to FILE; - is stdout."),
+    json_option,
 )
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -141,7 +142,13 @@ def settle(args: Args, overrides: Mapping[str, Any]) -> tuple[MuonSpec, tuple[st
     chosen = _check_overrides(overrides)
     notes: list[str] = []
     refuse_unmatched(values, bool(overrides.get("allow_blockwise_tp", False)), notes)
-    if values["optimizer"] == "adam":
+    adam = values["optimizer"] == "adam"
+    if chosen.get("adam_only", adam) != adam:
+        raise SpecError(
+            f"adam_only={not adam}, but optimizer={values['optimizer']!r} in the arguments: the "
+            "optimizer's state decides which of the two goes on"
+        )
+    if adam:
         return _settle_adam(values, chosen, notes)
     moonshot = _is_moonshot(values)
     settled: dict[str, Any] = dict(_MOONSHOT_FIXED if moonshot else _CORE_FIXED)
@@ -203,7 +210,13 @@ def _check_overrides(overrides: Mapping[str, Any]) -> dict[str, Any]:
             f"unknown override {', '.join(unknown)}: expected a MuonSpec field or "
             f"{', '.join(_OPTIONS)}"
         )
-    return {name: value for name, value in overrides.items() if name in known}
+    chosen = {name: value for name, value in overrides.items() if name in known}
+    return {name: _override(name, value) for name, value in chosen.items()}
+
+
+def _override(name: str, value: Any) -> Any:
+    # As the spec has it, which is not what Megatron's flag says.
+    return value if name == "ns_dtype" else _typed(name, value, name)
 
 
 def _is_moonshot(values: Mapping[str, Any]) -> bool:
@@ -299,6 +312,11 @@ def _typed(name: str, value: Any, field: str) -> Any:
         return value
     kind = next(str(f.type) for f in fields(MuonSpec) if f.name == field)
     expected = _KINDS.get(kind, (str,))
-    if not isinstance(value, expected) or (isinstance(value, bool) and kind != "bool"):
+    finite = not isinstance(value, float) or math.isfinite(value)
+    if (
+        not isinstance(value, expected)
+        or (isinstance(value, bool) and kind != "bool")
+        or not finite
+    ):
         raise SpecError(f"{name}={value!r}: expected a {kind if kind in _KINDS else 'word'}")
     return float(value) if isinstance(value, int) and kind == "float" else value

@@ -9,13 +9,15 @@ from typing import Any
 
 import click
 
+from converters import options
+
 from .output import fail, write
 
 
 @click.command()
 @click.argument("checkpoint", type=click.Path(path_type=Path))
 @click.option("--iteration", type=click.IntRange(0), metavar="N", help="Not the latest one.")
-@click.option("--json", "json_out", metavar="FILE", help="Write JSON to FILE; - is stdout.")
+@options.json_option
 @click.option("--opaque", multiple=True, metavar="MODULE.NAME", help="Read this class as inert.")
 def inspect(
     checkpoint: Path, iteration: int | None, json_out: str | None, opaque: tuple[str, ...]

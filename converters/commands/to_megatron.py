@@ -20,7 +20,7 @@ from .output import print_result, reported
 @click.option("--force", is_flag=True, help="Replace an earlier result of this command.")
 @options.reading
 @options.planning
-@click.option("--json", "json_out", metavar="FILE", help="Write JSON to FILE; - is stdout.")
+@options.json_option
 def orbax2megatron(
     checkpoint: Path,
     like: Path,

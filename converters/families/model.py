@@ -163,6 +163,6 @@ def features_of(arguments: Mapping[str, Any], names: Collection[str]) -> frozens
 
 def size(arguments: Mapping[str, Any], name: str) -> int:
     value = arguments.get(name)
-    if not isinstance(value, int) or value < 1:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise CheckpointError(f"the arguments say {name}={value!r}, expected a positive number")
     return value

@@ -13,19 +13,8 @@ from muon_fork.config_keys import TRAINER_CLIP, config_values
 from muon_fork.spec import MuonSpec
 
 from .schedule import schedule_config
+from .unmatched import notes_of, refuse
 from .versions import LINEN_KEYS, Layout, Version
-
-# What Megatron may do in its loss or its routing that no MaxText key gives.
-_UNMATCHED: tuple[tuple[str, tuple[Any, ...], str], ...] = (
-    ("moe_z_loss_coeff", (None, 0, 0.0), "MaxText has no router z-loss"),
-    ("moe_input_jitter_eps", (None, 0, 0.0), "MaxText has no input jitter"),
-    ("moe_expert_capacity_factor", (None,), "set capacity_factor; what is dropped may differ"),
-    ("hidden_dropout", (None, 0, 0.0), "random numbers are not reproduced"),
-    ("attention_dropout", (None, 0, 0.0), "random numbers are not reproduced"),
-    ("window_size", (None,), "set sliding_window_size for a family that has it"),
-    ("calculate_per_token_loss", (None, False), "MaxText averages over all tokens of the batch"),
-    ("qk_l2_norm", (None, False), "MaxText's llama family has no L2 norm of q and k"),
-)
 
 
 def config_of(
@@ -39,7 +28,7 @@ def config_of(
     Raises:
       CheckpointError: the run computes something that the family's MaxText block does not.
     """
-    _refuse(family, arguments)
+    refuse(family, arguments)
     d = model.dimensions
     per_block = 2 if family.layers == "pairs" else 1
     config: dict[str, Any] = {
@@ -71,12 +60,7 @@ def config_of(
         config["mtp_loss_scaling_factor"] = arguments.get("mtp_loss_scaling_factor", 0.1)
     config |= _named_model(family, model)
     config |= _numbers(arguments)
-    notes += [
-        f"{name}={arguments[name]!r} is not reproduced: {why}"
-        for name, plain, why in _UNMATCHED
-        if arguments.get(name) not in plain
-    ]
-    return config, tuple(notes)
+    return config, (*notes, *notes_of(family, arguments))
 
 
 # Leaves whose last axes are sizes of the configuration.
@@ -142,28 +126,6 @@ def _word(value: Any) -> str:
     return text.replace("e", ".0e") if bare else text
 
 
-def _refuse(family: Family, arguments: Mapping[str, Any]) -> None:
-    norm = arguments.get("normalization", "LayerNorm")
-    if norm != "RMSNorm":
-        raise CheckpointError(f"normalization={norm!r}: {family.decoder_block} has RMSNorm")
-    if "mlp_activations" not in family.config and not arguments.get("swiglu"):
-        raise CheckpointError(f"swiglu is off: {family.decoder_block} has a gated SiLU")
-    for name, plain in (
-        ("use_mup", (None, False)),
-        ("fp32_residual_connection", (None, False)),
-        ("apply_residual_connection_post_layernorm", (None, False)),
-        ("apply_query_key_layer_scaling", (None, False)),
-        ("mlp_glu_interleave_size", (None,)),
-        ("moe_mlp_glu_interleave_size", (None,)),
-        ("moe_shared_expert_glu_interleave_size", (None,)),
-        ("moe_latent_size", (None,)),
-    ):
-        if arguments.get(name) not in plain:
-            raise CheckpointError(
-                f"{name}={arguments[name]!r}: {family.decoder_block} does not compute that"
-            )
-
-
 def _epsilon(arguments: Mapping[str, Any]) -> float:
     for name in ("norm_epsilon", "layernorm_epsilon"):
         if isinstance(arguments.get(name), float):
@@ -186,20 +148,19 @@ def _experts(
     family: Family, model: Model, arguments: Mapping[str, Any], notes: list[str]
 ) -> dict[str, Any]:
     inner = arguments.get("moe_ffn_hidden_size") or size(arguments, "ffn_hidden_size")
+    coefficient = arguments.get("moe_aux_loss_coeff")
+    several = isinstance(coefficient, (list, tuple))
     config: dict[str, Any] = {
         "num_experts": size(arguments, "num_experts"),
         "num_experts_per_tok": arguments.get("moe_router_topk", 2),
         "base_moe_mlp_dim": inner,
-        "load_balance_loss_weight": float(arguments.get("moe_aux_loss_coeff") or 0.0),
+        "load_balance_loss_weight": 0.0 if several else float(coefficient or 0.0),
     }
+    if several:
+        notes.append(f"moe_aux_loss_coeff={coefficient!r}: MaxText has one balance loss, now off")
     if config["load_balance_loss_weight"]:
         notes.append("moe_aux_loss_coeff: MaxText defines its balance loss in its own way")
     if family.layers != "dense_then_moe":
-        if family.name != "gpt_oss" and arguments.get("moe_router_pre_softmax"):
-            notes.append(
-                "moe_router_pre_softmax=True is not reproduced: MaxText normalises the weights "
-                "of the chosen experts"
-            )
         return config | {"base_mlp_dim": inner}
     return config | _deepseek_experts(model, arguments, inner)
 

@@ -69,6 +69,11 @@ def contents_of(
         tree = parameters(paths, weight)
         # Nothing but parameters: MaxText starts at step 0 from a directory that is numbered freely.
         return Contents(found, tree, max(iteration, 1), (), {}, 1.0)
+    if iteration < 1:
+        raise CheckpointError(
+            f"{source.folder}: iteration {iteration}, and MaxText resumes after the first step at "
+            "the earliest: --no-optimizer converts the weights, from which it starts anew"
+        )
     trained = [leaf for leaf in found if not leaf.is_variable]
     owner = owners(trained, model.dimensions, spec)
     filled, created, surplus = _settle_ownership(source, trained, owner, options.fill_missing_state)

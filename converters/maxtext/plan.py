@@ -22,9 +22,13 @@ from muon_fork.spec import MuonSpec, SpecError
 from .config import check_sizes, command_line, config_of, run_config
 from .contents import contents_of, dropped
 from .options import Options
+from .schedule import samples_notes
 from .versions import Layout, Version, version_of
 
 __all__ = ["Options", "Plan", "plan_target"]
+
+# Number formats that float32 holds exactly and that need no scales beside them.
+_KEPT = ("float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,16 @@ def plan_target(source: Source, options: Options) -> Plan:
       CheckpointError: the checkpoint is of no family, incomplete, or of a run that MaxText cannot
         continue; the message says what to do.
     """
+    try:
+        return _plan(source, options)
+    except (TypeError, ValueError, KeyError, ArithmeticError) as error:
+        raise CheckpointError(
+            f"{source.folder}: the arguments inside hold a value of a kind that Megatron does not "
+            f"write there ({type(error).__name__}: {error})"
+        ) from error
+
+
+def _plan(source: Source, options: Options) -> Plan:
     version, layout = version_of(options.maxtext_version, options.layout)
     arguments = source.run.arguments
     shapes = {k.parameter: t.shape for k, t in source.tensors.items() if k.state is State.WEIGHT}
@@ -112,6 +126,8 @@ def plan_target(source: Source, options: Options) -> Plan:
             *vocabulary[1],
             *notes,
             *run_notes,
+            *(() if spec is None else _decay_notes(features, spec)),
+            *(() if spec is None else samples_notes(source.run)),
         ),
         spec=spec,
         momentum_factor=contents.factor,
@@ -154,6 +170,14 @@ def _momentum_notes(factor: float) -> tuple[str, ...]:
     return (f"momentum was saved as a {saved} of gradients and is kept as a {kept}: x {factor!r}",)
 
 
+def _decay_notes(features: Collection[str], spec: MuonSpec) -> tuple[str, ...]:
+    qk = spec.apply_wd_to_qk_layernorm and "qk_norm" in features
+    decaying = spec.adam_weight_decay and (spec.weight_decay_norm_params or qk)
+    if "zero_centered" not in features or not decaying:
+        return ()
+    return ("norms are kept as W + 1: their decay pulls W towards -1 where Megatron's pulls to 0",)
+
+
 def _vocabulary(
     source: Source, shapes: Mapping[str, tuple[int, ...]], wanted: int | None
 ) -> tuple[int, tuple[str, ...]]:
@@ -169,6 +193,11 @@ def _vocabulary(
             return wanted, ()
         cut = f"vocabulary cut from {held} to {wanted} rows: the softmax had the others too"
         return wanted, (f"{cut}, so the loss changes",)
+    if isinstance(true, int) and true > held > 0:
+        raise CheckpointError(
+            f"vocab_size={true} in the arguments, but {EMBEDDING} has {held} rows: arguments and "
+            "tensors are of different models"
+        )
     if isinstance(true, int) and true < held:
         kept = f"vocab_size={held}: Megatron's padding of {held - true} rows is kept"
         return held, (f"{kept}, since it takes part in the softmax; --vocab-size {true} cuts it",)
@@ -193,6 +222,11 @@ def _with_variables(found: Sequence[Leaf], version: Version, model_name: str) ->
 
 def _check_states(source: Source, shapes: Mapping[str, tuple[int, ...]]) -> None:
     for key, tensor in source.tensors.items():
+        if tensor.dtype.name not in _KEPT:
+            raise CheckpointError(
+                f"{key}: {tensor.dtype} ({', '.join(tensor.origin)}): expected one of "
+                f"{', '.join(_KEPT)}; scaled numbers are saved unscaled without --fp8-param-gather"
+            )
         expected = shapes.get(key.parameter)
         if expected is None:
             raise CheckpointError(f"{key}: state of a parameter that the checkpoint does not have")

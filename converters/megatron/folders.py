@@ -45,7 +45,7 @@ def resolve(path: Path, iteration: int | None = None) -> Path:
             )
         return path
     text = read(tracker).decode("utf-8", "replace").strip()
-    if text != "release" and not (text.isascii() and text.isdecimal()):
+    if text != "release" and not (text.isascii() and text.isdecimal() and len(text) < 19):
         raise CheckpointError(f"{tracker}: {text[:40]!r} is neither an iteration nor 'release'")
     folder = path / ("release" if text == "release" else f"iter_{int(text):07d}")
     if not folder.is_dir():

@@ -44,6 +44,12 @@ def start(processes: Processes = ALONE) -> None:
     Raises:
       CheckpointError: the numbers do not fit together, or the others were not found.
     """
+    if not 0 <= processes.index < processes.count:
+        raise CheckpointError(
+            f"--process-index {processes.index} is not below --process-count {processes.count}"
+        )
+    if processes.coordinator and processes.count == 1:
+        raise CheckpointError("--coordinator is for several processes: give --process-count too")
     _set_heaps()
     jax = _libraries()
     jax.config.update("jax_platforms", "cpu")
@@ -51,10 +57,6 @@ def start(processes: Processes = ALONE) -> None:
     logging.getLogger("absl").setLevel(logging.CRITICAL)
     if processes.count == 1:
         return
-    if not 0 <= processes.index < processes.count:
-        raise CheckpointError(
-            f"--process-index {processes.index} is not below --process-count {processes.count}"
-        )
     if not processes.coordinator:
         raise CheckpointError("--process-count needs --coordinator HOST:PORT, the same everywhere")
     try:

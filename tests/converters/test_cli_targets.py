@@ -100,6 +100,40 @@ def test_options_that_do_not_fit(tmp_path: Path, words: tuple[Any, ...], message
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--process-index", 1), "--process-index 1 is not below --process-count 1"),
+        (("--coordinator", "localhost:1"), "give --process-count too"),
+        (("--process-count", 2), "--coordinator"),
+    ],
+)
+def test_numbers_of_processes_that_do_not_fit(
+    tmp_path: Path, words: tuple[Any, ...], message: str
+) -> None:
+    assert_refused(run("megatron2orbax", DENSE, "--out", tmp_path / "out", *words), message)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("file", [".", "missing/report.json"])
+def test_a_report_that_cannot_be_written_is_seen_first(tmp_path: Path, file: str) -> None:
+    for command in ("megatron2orbax", "megatron2safetensors"):
+        words = (command, DENSE, "--out", tmp_path / "out", "--json", tmp_path / file)
+        assert_refused(run(*words), "cannot be written")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_link_to_itself_is_no_target(tmp_path: Path) -> None:
+    (tmp_path / "out").symlink_to("out")
+    assert_refused(run("megatron2orbax", DENSE, "--out", tmp_path / "out"), "out: cannot be")
+
+
+@pytest.mark.parametrize("size", ["nan", "inf", "-1", "0"])
+def test_sizes_that_are_none(tmp_path: Path, size: str) -> None:
+    words = ("megatron2safetensors", DENSE, "--out", tmp_path / "out", "--shard-size", size)
+    assert_refused(run(*words), "--shard-size")
+
+
 @pytest.mark.parametrize("words", [("--spec", "ns_eps"), ("--workers", 0), ("--vocab-size", 0)])
 def test_options_that_mean_nothing(tmp_path: Path, words: tuple[Any, ...]) -> None:
     result = run("megatron2orbax", DENSE, "--out", tmp_path / "out", *words)

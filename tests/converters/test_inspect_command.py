@@ -111,7 +111,8 @@ def test_what_cannot_run_exits_2_without_traceback(wrong: str, tmp_path: Path) -
         arguments = [DATA / "dense_td", "--json", tmp_path / "missing" / "report.json"]
     result = run(*arguments)
     assert result.exit_code == 2
-    assert result.stderr.startswith(f"muon-convert: {tmp_path}")
+    assert str(tmp_path) in result.stderr
+    assert "Traceback" not in result.stderr
     assert result.stdout == ""
 
 

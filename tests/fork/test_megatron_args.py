@@ -181,6 +181,32 @@ def test_what_adam_cannot_match_is_refused(changes: dict[str, object], message: 
         from_megatron_args({**saved("adam_distopt_fully_reshardable"), **changes})
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("nesterov", 1, "expected a bool"),
+        ("num_ns_steps", 5.5, "expected a int"),
+        ("num_ns_steps", True, "expected a int"),
+        ("beta", "abc", "expected a float"),
+        ("beta", float("nan"), "expected a float"),
+        ("ns_eps", float("inf"), "expected a float"),
+        ("scale_mode", 3, "expected a word"),
+        ("ns_dtype", [1], "expected one of"),
+        ("adam_only", True, "optimizer='muon'"),
+    ],
+)
+def test_overrides_are_of_the_fields_kind(field: str, value: object, message: str) -> None:
+    with pytest.raises(SpecError, match=rf"{field}=.*{message}"):
+        from_megatron_args(saved("dense"), **{field: value})
+
+
+def test_what_a_run_without_muon_has_decides() -> None:
+    with pytest.raises(SpecError, match="adam_only=False, but optimizer='adam'"):
+        from_megatron_args(saved("adam_distopt_fully_reshardable"), adam_only=False)
+    with pytest.raises(SpecError, match="adam_eps=nan"):
+        from_megatron_args({**saved("dense"), "adam_eps": float("nan")})
+
+
 def test_other_optimizers_are_refused() -> None:
     with pytest.raises(SpecError, match=r"optimizer='sgd'.*neither with Muon nor with Adam"):
         from_megatron_args({**saved("dense"), "optimizer": "sgd"})
