@@ -79,7 +79,8 @@ def _simulated(setting: Setting) -> dict[str, Spread] | Rung:
     with tempfile.TemporaryDirectory() as scratch:
         request, answer = Path(scratch) / "request.json", Path(scratch) / "answer.npz"
         transfer.write_request(request, setting)
-        command = [sys.executable, "-m", "checks.mesh", str(request), str(answer)]
+        # -P: the folder that the user is in may have a package of the same name.
+        command = [sys.executable, "-P", "-m", "checks.mesh", str(request), str(answer)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
             reason = f"the process with eight devices ended with: {done.stderr.strip()[-800:]}"

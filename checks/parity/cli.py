@@ -93,6 +93,7 @@ def parity(
         _list(list_cases, list_traps)
         return
     _check_words(trap, run_dir, maxtext, python, steps, names)
+    _check_files(json_out, html_out)
     try:
         from checks.setting import Setting
 
@@ -101,6 +102,8 @@ def parity(
     except ModuleNotFoundError as error:
         _fail(f"{error.name} is missing: install the toolkit with [jax]")
     _show(report, json_out, html_out)
+    if all(rung.outcome == "not_run" for rung in report.rungs):
+        sys.exit(2)
     sys.exit(0 if report.passed else 1)
 
 
@@ -138,6 +141,13 @@ def _check_words(
         _fail("--run DIR needs --maxtext PATH: the checkout that repeats the run")
     elif names or trap:
         _fail("--run DIR is a rung of its own: leave --case and --trap out")
+
+
+def _check_files(*files: str | None) -> None:
+    """That the results can be written, before minutes are spent on them."""
+    for name in files:
+        if name not in (None, "-") and not Path(str(name)).absolute().parent.is_dir():
+            _fail(f"{name}: cannot be written: no folder {Path(str(name)).absolute().parent}")
 
 
 def _run(

@@ -43,7 +43,10 @@ def test_lists_cost_nothing_and_name_everything() -> None:
         (["--run", "d", "--maxtext", "m", "--case", "step"], "leave --case and --trap out"),
         (["--device", "gpu"], "no gpu"),
         (["--trap", "nadam", "--reference", "optax"], "--trap nadam changes nothing"),
-        (["--json", "/nowhere/at/all", "--case", "newton_schulz"], "/nowhere/at/all: cannot be"),
+        (
+            ["--json", "/nowhere/at/all"],
+            "/nowhere/at/all: cannot be written: no folder /nowhere/at",
+        ),
     ],
 )
 def test_what_cannot_run_says_why(words: list[str], message: str) -> None:
@@ -65,6 +68,19 @@ def test_json_alone_is_on_stdout() -> None:
 def test_a_difference_exits_1_and_is_named() -> None:
     shown = run("--case", "newton_schulz", "--trap", "simple_for_quintic")
     assert shown.exit_code == 1, shown.output
-    assert "newton_schulz: newton_schulz" in shown.stdout.replace("\n", "") or (
-        "first divergence" in shown.stdout
-    )
+    assert "first divergence: newton_schulz, " in shown.stdout
+    assert ": newton_schulz: " in shown.stdout
+    assert "a known mistake is switched on" in shown.stdout
+
+
+def test_the_page_is_written(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    shown = run("--case", "routing", "--html", str(page))
+    assert shown.exit_code == 0, shown.output
+    assert "routing" in page.read_text()
+
+
+def test_nothing_that_ran_is_exit_2() -> None:
+    shown = run("--case", "tpu_compile")
+    assert shown.exit_code == 2, shown.output
+    assert "--maxtext PATH" in shown.stdout
