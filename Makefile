@@ -5,7 +5,7 @@ PYTHON := $(firstword $(foreach p,python3.11 python3 python3.12,$(shell $(p) -c 
 VENV := .venv
 JOBS ?= 2
 
-.PHONY: setup demo test test-fork-on-maxtext lint bench format clean
+.PHONY: setup demo proof test test-fork-on-maxtext lint bench format clean
 
 setup: $(VENV)/.ready
 
@@ -38,6 +38,12 @@ lint: setup
 format: setup
 	$(VENV)/bin/python -m ruff check --fix-only .
 	$(VENV)/bin/python -m ruff format .
+
+# Every training case for 1300 steps: hours. What is done stays in out/proof; ROWS names some.
+proof: setup
+	$(VENV)/bin/python -m checks.proof --out out/proof $(ROWS:%=--row %) \
+	  --releases $$($(PYTHON) environments/build.py releases) \
+	  --python $$($(PYTHON) environments/build.py maxtext)
 
 bench: setup
 	$(VENV)/bin/python -m benchmarks

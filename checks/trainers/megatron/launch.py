@@ -63,6 +63,25 @@ def record(
     return folder
 
 
+def resave(training: Training, folder: Path) -> Path:
+    """The iteration that ``training.start`` holds, as the run's layout and form have it.
+
+    Returns:
+      the new iteration's folder in ``folder``.
+
+    Raises:
+      TrainingFailed: a process ended badly.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    step = int(Path(training.start).name.removeprefix("iter_"))
+    model = training.model
+    np.save(folder / TOKENS, token_stream(1, model.batch, model.sequence, model.vocabulary))
+    stopped = training.replace(steps=step, saves=(step,))
+    _run(stopped, folder, folder / TOKENS, lambda _line: None)
+    (folder / TOKENS).unlink()
+    return folder / Path(training.start).name
+
+
 def _run(training: Training, folder: Path, tokens: Path, progress: Callable[[str], None]) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         plan = {"training": training.as_json(), "folder": str(folder), "tokens": str(tokens)}

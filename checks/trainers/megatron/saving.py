@@ -61,17 +61,19 @@ def save_legacy(state: State, folder: Path, iteration: int) -> None:
 def load_torch_dist(state: State, folder: Path) -> int:
     """Fill the state by Megatron's own loader, whatever layout wrote it; the iteration.
 
-    The schedule goes on where the checkpoint's was.
+    Before the first step the optimizer has no state to load; the schedule goes on where it was.
     """
     from megatron.core import dist_checkpointing
     from megatron.core.dist_checkpointing.validation import StrictHandling
 
-    tensors, states = _sharded(state, is_loading=True)
-    loaded = dist_checkpointing.load(
-        {**tensors, "optimizer": states}, str(folder), strict=StrictHandling.RAISE_UNEXPECTED
-    )
+    is_fresh = int(folder.name.removeprefix("iter_")) == 0
+    tensors, states = _sharded(state, is_loading=not is_fresh)
+    wanted = tensors if is_fresh else {**tensors, "optimizer": states}
+    strict = StrictHandling.RAISE_UNEXPECTED
+    loaded = dist_checkpointing.load(dict(wanted), str(folder), strict=strict)
     inner(state.model).load_state_dict({key: loaded[key] for key in tensors}, strict=False)
-    state.optimizer.load_state_dict(loaded["optimizer"])
+    if not is_fresh:
+        state.optimizer.load_state_dict(loaded["optimizer"])
     state.scheduler.load_state_dict(loaded["opt_param_scheduler"])
     return int(loaded["iteration"])
 

@@ -1,0 +1,5 @@
+"""``python -m checks.proof``."""
+
+from .cli import main
+
+main()

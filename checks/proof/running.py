@@ -1,0 +1,93 @@
+"""Run a row: record with Megatron, go on with MaxText, keep what was found."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from checks.result import Outcome, Rung
+from checks.setting import Setting
+from checks.trainers.megatron.launch import TrainingFailed, record
+from checks.training.compare import How, compare
+from checks.training.errors import RunError
+from checks.training.folder import open_run
+from checks.training.tree import migrated_copy, open_tree
+from muon_fork.presets import preset
+
+from . import stored
+from .row import Row
+
+
+@dataclass(frozen=True)
+class Place:
+    """
+    Attributes:
+      out: recordings, migrated copies of MaxText and results go here.
+      releases: folder with MaxText's unpacked releases by their number.
+      python: of MaxText's environment.
+      progress: gets a line now and then.
+    """
+
+    out: Path
+    releases: Path
+    python: Path
+    progress: Callable[[str], None]
+
+    def result(self, row: Row) -> Path:
+        return self.out / "rows" / f"{row.name}.json"
+
+    def recording(self, row: Row) -> Path:
+        return self.out / "runs" / row.recording
+
+
+def run(row: Row, place: Place) -> Rung:
+    """The row's rung, kept in its file; a failure of a trainer is a failed rung."""
+    began = time.monotonic()
+    try:
+        folder = recorded(row, place)
+        found = _compared(row, folder, place)
+    except (RunError, TrainingFailed) as error:
+        found = Rung(row.name, row.title, Outcome.FAILED, reason=str(error))
+    seconds = time.monotonic() - began
+    rung = dataclasses.replace(found, name=row.name, title=row.title, seconds=seconds)
+    stored.write(rung, place.result(row))
+    return rung
+
+
+def recorded(row: Row, place: Place) -> Path:
+    """Folder of the row's Megatron run, recorded now if it is not there."""
+    folder = place.recording(row)
+    if (folder / "run.json").exists():
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)
+    place.progress(f"{row.name}: Megatron trains {row.training.steps} steps")
+    return record(row.training, folder, floor=row.floor, progress=place.progress)
+
+
+def _compared(row: Row, folder: Path, place: Place) -> Rung:
+    tree = migrated(row.release, place)
+    how = How(restarted=row.restarted, scan=row.scan, spec_overrides=row.spec_overrides)
+    setting = Setting(preset("megatron"), progress=place.progress)
+    place.progress(f"{row.name}: MaxText {row.release} goes on")
+    rung = compare(open_run(folder), tree, place.python, None, setting, how)
+    gates = {figure.gate for figure in rung.figures}
+    if gates != {row.gate}:
+        reason = f"limited by {', '.join(sorted(gates))}, but the table says {row.gate}"
+        return dataclasses.replace(rung, outcome=Outcome.FAILED, reason=reason)
+    return rung
+
+
+def migrated(release: str, place: Place) -> Path:
+    """A migrated copy of the release, made once."""
+    folder = place.out / "maxtext" / release
+    if not folder.exists():
+        place.progress(f"migrating a copy of MaxText {release}")
+        partial = folder.with_name(f"{release}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        migrated_copy(open_tree(place.releases / release), partial)
+        partial.rename(folder)
+    return folder
