@@ -18,6 +18,7 @@ from converters.megatron.open import open_source
 from converters.source import Source
 
 GATE = "layouts"
+TITLE = "One iteration, loaded and saved by every layout in both forms"
 # Every layout in both forms, but the one that the recordings have.
 LAYOUTS: tuple[tuple[Layout, Format], ...] = (
     (Layout(1, 1), "torch"),
@@ -56,8 +57,7 @@ def equal_layouts(
             figures.append(_figure(name, first, second))
     passed = all(figure.passed for figure in figures)
     outcome = Outcome.PASSED if passed else Outcome.FAILED
-    title = "One iteration saved in every layout and form"
-    return Rung("layouts", title, outcome, tuple(figures))
+    return Rung("layouts", TITLE, outcome, tuple(figures))
 
 
 def _figure(name: str, first: Source, second: Source) -> Figure:

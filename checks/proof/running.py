@@ -19,7 +19,8 @@ from checks.training.tree import migrated_copy, open_tree
 from muon_fork.presets import preset
 
 from . import stored
-from .row import Row
+from .layouts import TITLE, equal_layouts
+from .row import FIRST, Row
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ class Place:
     python: Path
     progress: Callable[[str], None]
 
-    def result(self, row: Row) -> Path:
-        return self.out / "rows" / f"{row.name}.json"
+    def result(self, name: str) -> Path:
+        return self.out / "rows" / f"{name}.json"
 
     def recording(self, row: Row) -> Path:
         return self.out / "runs" / row.recording
@@ -46,15 +47,28 @@ class Place:
 
 def run(row: Row, place: Place) -> Rung:
     """The row's rung, kept in its file; a failure of a trainer is a failed rung."""
+    return _kept(row.name, row.title, place, lambda: _compared(row, recorded(row, place), place))
+
+
+def run_layouts(row: Row, place: Place) -> Rung:
+    """The row's first checkpoint in every layout."""
+
+    def check() -> Rung:
+        iteration = recorded(row, place) / f"iter_{FIRST:07d}"
+        return equal_layouts(row.training, iteration, progress=place.progress)
+
+    return _kept("layouts", TITLE, place, check)
+
+
+def _kept(name: str, title: str, place: Place, check: Callable[[], Rung]) -> Rung:
     began = time.monotonic()
     try:
-        folder = recorded(row, place)
-        found = _compared(row, folder, place)
+        found = check()
     except (RunError, TrainingFailed) as error:
-        found = Rung(row.name, row.title, Outcome.FAILED, reason=str(error))
+        found = Rung(name, title, Outcome.FAILED, reason=str(error))
     seconds = time.monotonic() - began
-    rung = dataclasses.replace(found, name=row.name, title=row.title, seconds=seconds)
-    stored.write(rung, place.result(row))
+    rung = dataclasses.replace(found, name=name, title=title, seconds=seconds)
+    stored.write(rung, place.result(name))
     return rung
 
 

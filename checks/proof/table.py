@@ -9,6 +9,7 @@ from checks.trainers.megatron.models import model
 from checks.trainers.megatron.options import RFC, Layout, Optimizer
 from checks.trainers.megatron.training import Training
 
+from . import layouts
 from .row import FIRST, LAST, WINDOWS, Row
 
 
@@ -93,6 +94,11 @@ ROWS: tuple[Row, ...] = (
         spec_overrides={"ns_dtype": "float32"},
     ),
 )
+
+
+# Not a training of its own: the first checkpoint of this row in every layout.
+LAYOUTS_OF = "qwen3"
+TITLES = {**{entry.name: entry.title for entry in ROWS}, "layouts": layouts.TITLE}
 
 
 def row(name: str) -> Row:
