@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from checks.cases import CASES
+from checks.training.options import how_words, training
 from checks.traps import TRAPS
 from muon_fork.presets import PRESETS, preset
 from muon_fork.spec import SpecError
@@ -68,7 +70,8 @@ _PRESETS = [row.name for row in PRESETS]
     type=click.Path(path_type=Path),
     help="MaxText's own Python.",
 )
-@click.option("--steps", type=click.IntRange(min=1), help="With --run: at most so many steps.")
+@click.option("--steps", type=click.IntRange(min=1), help="With --run: only so many steps.")
+@training
 def parity(
     level: str,
     names: tuple[str, ...],
@@ -84,6 +87,7 @@ def parity(
     maxtext: Path | None,
     python: Path | None,
     steps: int | None,
+    **choices: Any,
 ) -> None:
     """Show that the fork computes what the reference computes, rung by rung.
 
@@ -93,12 +97,19 @@ def parity(
         _list(list_cases, list_traps)
         return
     _check_words(trap, run_dir, maxtext, python, steps, names)
+    how = how_words(choices)
+    if how and run_dir is None:
+        _fail(
+            "--windows, --as-released, --no-migrate, --no-scan, --floor and --spec need --run DIR"
+        )
+    if run_dir is not None and dtype != "f32":
+        _fail("--run DIR has the run's own precision: leave --dtype out")
     _check_files(json_out, html_out)
     try:
         from checks.setting import Setting
 
         setting = Setting(preset(reference), device, dtype, level, trap, _tell, maxtext, python)
-        report = _run(setting, names, run_dir, maxtext, python, steps)
+        report = _run(setting, names, run_dir, steps, how)
     except ModuleNotFoundError as error:
         _fail(f"{error.name} is missing: install the toolkit with [jax]")
     _show(report, json_out, html_out)
@@ -154,9 +165,8 @@ def _run(
     setting: Setting,
     names: tuple[str, ...],
     run_dir: Path | None,
-    maxtext: Path | None,
-    python: Path | None,
     steps: int | None,
+    how: Mapping[str, Any],
 ) -> Report:
     from checks.parity import ladder
     from checks.report.environment import DeviceError, describe
@@ -170,10 +180,10 @@ def _run(
             _fail(f"--trap {setting.trap} changes nothing under this reference and dtype")
         devices.prefer(setting.device)
         environment = describe(setting.device)
-        if run_dir is not None and maxtext is not None:
-            rungs: tuple[Rung, ...] = (_training(run_dir, maxtext, python, steps, setting),)
-        else:
+        if run_dir is None:
             rungs = ladder.climb(cases, setting)
+        else:
+            rungs = (_training(run_dir, steps, setting, how),)
     except (DeviceError, SpecError, RunError, ladder.UnknownCase) as error:
         _fail(str(error))
     if ladder.missed(rungs, setting):
@@ -182,13 +192,14 @@ def _run(
     return ladder.report(rungs, setting, {**environment, **precision}, _command())
 
 
-def _training(
-    run_dir: Path, maxtext: Path, python: Path | None, steps: int | None, setting: Setting
-) -> Rung:
-    from checks.training.compare import compare
+def _training(run_dir: Path, steps: int | None, setting: Setting, how: Mapping[str, Any]) -> Rung:
+    from checks.training.compare import How, compare
     from checks.training.folder import open_run
 
-    return compare(open_run(run_dir), maxtext, python, steps, setting)
+    if setting.maxtext is None:
+        _fail("--run DIR needs --maxtext PATH: the checkout that repeats the run")
+    run = open_run(run_dir)
+    return compare(run, setting.maxtext, setting.python, steps, setting, How(**how))
 
 
 def _command() -> str:

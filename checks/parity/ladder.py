@@ -51,7 +51,8 @@ def _timed(case: Entry, setting: Setting) -> Rung:
 def report(
     rungs: tuple[Rung, ...], setting: Setting, environment: Mapping[str, str], command: str
 ) -> Report:
-    spec: dict[str, Any] = dataclasses.asdict(settled(setting).spec)
+    recorded = [rung.details["spec"] for rung in rungs if "spec" in rung.details]
+    spec: Any = recorded[0] if recorded else dataclasses.asdict(settled(setting).spec)
     return Report(rungs, environment, spec, (command,))
 
 

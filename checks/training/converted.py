@@ -61,6 +61,18 @@ def converted(
     return Converted(plan, config, source.run.arguments)
 
 
+def planned(checkpoint: Path, options: Options) -> Plan:
+    """The plan alone.
+
+    Raises:
+      RunError: the checkpoint cannot be converted.
+    """
+    try:
+        return plan_target(open_source(checkpoint, optimizer=options.optimizer), options)
+    except CheckpointError as error:
+        raise RunError(str(error)) from error
+
+
 def _nudged(state: TargetState) -> TargetState:
     return replace(state, tree=_mapped(state.tree))
 

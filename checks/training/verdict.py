@@ -36,11 +36,12 @@ class Compared:
         return np.asarray(np.abs(self.ours - self.reference)[known], np.float64)
 
 
-def judge(found: Sequence[Compared], gate: Gate, precision: float) -> Rung:
+def judge(found: Sequence[Compared], gate: Gate, precision: float, ours: str) -> Rung:
     """Figures, curves and the verdict of compared windows.
 
     Args:
       precision: by how much printing moved the reference's losses; the limit is wider by that.
+      ours: who trained.
     """
     figures = [figure for one in found for figure in _figures(one, gate, precision)]
     divergence = next(filter(None, (_divergence(one, gate, precision) for one in found)), None)
@@ -56,7 +57,7 @@ def judge(found: Sequence[Compared], gate: Gate, precision: float) -> Rung:
         tuple(figures),
         divergence,
         notes=tuple(notes),
-        curves=tuple(_curve(one, gate, precision) for one in found),
+        curves=tuple(_curve(one, gate, precision, ours) for one in found),
         details={
             "max": float(gaps.max()),
             "mean": float(gaps.mean()),
@@ -124,7 +125,7 @@ def _divergence(one: Compared, gate: Gate, precision: float) -> Divergence | Non
     )
 
 
-def _curve(one: Compared, gate: Gate, precision: float) -> Curve:
+def _curve(one: Compared, gate: Gate, precision: float, ours: str) -> Curve:
     first = one.window.first
     return Curve(
         f"from iteration {first}",
@@ -133,4 +134,5 @@ def _curve(one: Compared, gate: Gate, precision: float) -> Curve:
         tuple(map(float, one.ours)),
         None if one.floor is None else tuple(map(float, one.floor)),
         limit=gate.limit(_largest(one.floor)) + precision,
+        ours_name=ours,
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from checks.result import Outcome
+from checks.result import Outcome, Rung
 from checks.tolerances import limit
 from checks.training.gates import Gate, gate_of
 from checks.training.verdict import Compared, judge
@@ -24,6 +24,10 @@ def compared(ours: np.ndarray, floor: np.ndarray | None = None, first: int = 20)
     return Compared(window, REFERENCE, ours, floor)
 
 
+def verdict(windows: list[Compared], gate: Gate = DENSE, precision: float = 0.0) -> Rung:
+    return judge(windows, gate, precision, "MaxText")
+
+
 def off_by(difference: float, place: int) -> np.ndarray:
     ours = REFERENCE.copy()
     ours[place] += difference
@@ -31,7 +35,7 @@ def off_by(difference: float, place: int) -> np.ndarray:
 
 
 def test_equal_curves_pass() -> None:
-    rung = judge([compared(off_by(0.9e-5, 30))], DENSE, 0.0)
+    rung = verdict([compared(off_by(0.9e-5, 30))])
     assert rung.outcome is Outcome.PASSED
     assert rung.divergence is None
     assert rung.figures[0].step == 50
@@ -41,7 +45,7 @@ def test_equal_curves_pass() -> None:
 def test_the_first_step_above_the_limit_is_named() -> None:
     ours = off_by(1.1e-5, 30)
     ours[40] += 1.0
-    rung = judge([compared(ours)], DENSE, 0.0)
+    rung = verdict([compared(ours)])
     assert rung.outcome is Outcome.FAILED
     assert rung.divergence is not None
     assert (rung.divergence.step, rung.divergence.term) == (50, "loss")
@@ -49,7 +53,7 @@ def test_the_first_step_above_the_limit_is_named() -> None:
 
 
 def test_a_nan_of_maxtext_fails() -> None:
-    rung = judge([compared(off_by(float("nan"), 7))], DENSE, 0.0)
+    rung = verdict([compared(off_by(float("nan"), 7))])
     assert rung.outcome is Outcome.FAILED
     assert rung.divergence is not None
     assert rung.divergence.step == 27
@@ -59,19 +63,19 @@ def test_a_step_whose_loss_is_not_known_is_not_compared() -> None:
     one = compared(off_by(1.0, 7))
     reference = REFERENCE.copy()
     reference[7] = np.nan
-    rung = judge([Compared(one.window, reference, one.ours, None)], DENSE, 0.0)
+    rung = verdict([Compared(one.window, reference, one.ours, None)])
     assert rung.outcome is Outcome.PASSED
     assert rung.details["steps"] == 49
 
 
 def test_printing_widens_the_limit_by_what_it_hid() -> None:
-    assert judge([compared(off_by(1.04e-5, 3))], DENSE, 5e-7).outcome is Outcome.PASSED
-    assert judge([compared(off_by(1.06e-5, 3))], DENSE, 5e-7).outcome is Outcome.FAILED
+    assert verdict([compared(off_by(1.04e-5, 3))], precision=5e-7).outcome is Outcome.PASSED
+    assert verdict([compared(off_by(1.06e-5, 3))], precision=5e-7).outcome is Outcome.FAILED
 
 
 def test_the_second_window_may_fail_too() -> None:
     good, bad = compared(REFERENCE), compared(off_by(1.0, 3), first=70)
-    rung = judge([good, bad], DENSE, 0.0)
+    rung = verdict([good, bad])
     assert rung.divergence is not None
     assert rung.divergence.step == 73
     assert [figure.passed for figure in rung.figures] == [True, False]
@@ -81,10 +85,10 @@ def test_a_run_driven_by_rounding_is_held_to_its_floor_in_max_and_mean() -> None
     floor = np.zeros(50)
     floor[10] = 1e-3
     gate = Gate("training_over_floor", over_floor=True)
-    largest = limit("training_over_floor") * 1e-3
-    assert judge([compared(off_by(0.9 * largest, 30), floor)], gate, 0.0).outcome is Outcome.PASSED
-    assert judge([compared(off_by(1.1 * largest, 30), floor)], gate, 0.0).outcome is Outcome.FAILED
-    everywhere = judge([compared(REFERENCE + 0.1 * largest, floor)], gate, 0.0)
+    most = limit("training_over_floor") * 1e-3
+    assert verdict([compared(off_by(0.9 * most, 30), floor)], gate).outcome is Outcome.PASSED
+    assert verdict([compared(off_by(1.1 * most, 30), floor)], gate).outcome is Outcome.FAILED
+    everywhere = verdict([compared(REFERENCE + 0.1 * most, floor)], gate)
     assert [figure.passed for figure in everywhere.figures] == [True, False]
     assert everywhere.outcome is Outcome.FAILED
 
