@@ -113,19 +113,18 @@ def judge(
         Outcome.FAILED if broken else Outcome.PASSED,
         reason="\n".join(broken),
         notes=(*notes, *others, *_remarks(results)),
-        details={"memory a chip (MiB), and Newton-Schulz loops": rows, "compiler": versions},
+        details={"compiled": rows, "compiler": versions},
     )
 
 
 def _row(checkout: str, layers: str, one: Compiled) -> dict[str, Any]:
     inside = ", ".join(f"{count} {kind}" for kind, count in one.collectives.items())
     return {
-        "layers": layers,
-        "checkout": checkout,
-        "at its peak": round(one.memory["peak_memory"] / _MEBI, 1),
+        "train step": f"{layers}, {checkout}",
+        "peak, MiB a chip": round(one.memory["peak_memory"] / _MEBI, 1),
         "state and batch": round(one.memory["argument_size"] / _MEBI, 1),
         "temporary": round(one.memory["temp_size"] / _MEBI, 1),
-        "loops": len(one.loops),
+        "Newton-Schulz loops": len(one.loops),
         "collectives in them": inside or "none",
     }
 

@@ -116,11 +116,22 @@ def _remarks(report: Report) -> Iterator[str]:
             yield f"{rung.name}: {escape(rung.reason)}"
         for curve in rung.curves:
             yield f"{rung.name}: {escape(_curve(curve))}"
+        if not rung.figures:
+            yield from (f"{rung.name}: {escape(line)}" for line in _details(rung))
     for note in dict.fromkeys(note for rung in report.rungs for note in rung.notes):
         names = ", ".join(rung.name for rung in report.rungs if note in rung.notes)
         yield f"{names}: note: {escape(note)}"
     for command in report.commands:
         yield f"to repeat: {escape(command)}"
+
+
+def _details(rung: Rung) -> Iterator[str]:
+    """Of a rung that has nothing else to show."""
+    for name, value in rung.details.items():
+        rows = value if isinstance(value, (list, tuple)) else [value]
+        for row in rows:
+            words = ", ".join(f"{k} {v}" for k, v in row.items()) if isinstance(row, dict) else row
+            yield f"{name}: {words}"
 
 
 def _curve(curve: Curve) -> str:

@@ -24,7 +24,7 @@ def main(out: Path, argv: list[str]) -> None:
         with _as_on_a_tpu():
             compiled = compile_step(*arguments, **keywords)
         (out / "step.hlo").write_text(compiled.as_text())
-        package = str(Path(train_compile.__file__).parents[2])
+        package = str(Path(train_compile.__file__).parents[3])
         facts = {"package": package, "memory": _memory(compiled), "versions": _versions()}
         (out / "facts.json").write_text(json.dumps(facts, indent=1))
         return compiled

@@ -68,9 +68,10 @@ def test_memory_and_collectives_stand_side_by_side() -> None:
     }
     rung = judge(results, {}, ("a note",))
     assert rung.outcome is Outcome.PASSED
-    table = next(iter(rung.details.values()))
-    assert [row["checkout"] for row in table] == [MIGRATED, RELEASED]
-    assert [row["at its peak"] for row in table] == [3.0, 3.0]
+    table = rung.details["compiled"]
+    steps = [row["train step"] for row in table]
+    assert steps == [f"scanned, {MIGRATED}", f"scanned, {RELEASED}"]
+    assert [row["peak, MiB a chip"] for row in table] == [3.0, 3.0]
     assert [row["collectives in them"] for row in table] == ["none", "4 all-gather, 2 all-reduce"]
     assert rung.notes == ("a note",)
 
