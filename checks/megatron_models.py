@@ -133,7 +133,7 @@ def shapes(arguments: Arguments) -> Shapes:
     for layer in range(a["num_layers"]):
         rows = dict(_layer(a, _is_moe(a, layer)))
         found |= {f"decoder.layers.{layer}.{name}": shape for name, shape in rows.items()}
-    for layer in range(a.get("mtp_num_layers", 0)):
+    for layer in range(a.get("mtp_num_layers") or 0):
         rows = {f"transformer_layer.{n}": shape for n, shape in _layer(a, moe=True)}
         rows |= {f"{n}.weight": hidden for n in ("enorm", "hnorm", "final_layernorm")}
         rows["eh_proj.weight"] = (*hidden, 2 * hidden[0])
@@ -166,7 +166,8 @@ def _layer(a: Arguments, moe: bool) -> Rows:
 
 def _attention(a: Arguments) -> Rows:
     hidden, heads, size = a["hidden_size"], a["num_attention_heads"], a["kv_channels"]
-    rows = (heads + 2 * a["num_query_groups"]) * size
+    groups = a["num_query_groups"] if a["group_query_attention"] else heads
+    rows = (heads + 2 * groups) * size
     yield "linear_qkv.weight", (rows, hidden)
     yield "linear_proj.weight", (hidden, heads * size)
     if a.get("qk_layernorm"):
@@ -183,9 +184,13 @@ def _attention(a: Arguments) -> Rows:
 def _mla(a: Arguments) -> Rows:
     hidden, heads = a["hidden_size"], a["num_attention_heads"]
     nope, rope, value = a["qk_head_dim"], a["qk_pos_emb_head_dim"], a["v_head_dim"]
-    yield "linear_q_down_proj.weight", (a["q_lora_rank"], hidden)
-    yield "q_layernorm.weight", (a["q_lora_rank"],)
-    yield "linear_q_up_proj.weight", (heads * (nope + rope), a["q_lora_rank"])
+    query, rank = heads * (nope + rope), a["q_lora_rank"]
+    if rank is None:
+        yield "linear_q_proj.weight", (query, hidden)
+    else:
+        yield "linear_q_down_proj.weight", (rank, hidden)
+        yield "q_layernorm.weight", (rank,)
+        yield "linear_q_up_proj.weight", (query, rank)
     yield "linear_kv_down_proj.weight", (a["kv_lora_rank"] + rope, hidden)
     yield "kv_layernorm.weight", (a["kv_lora_rank"],)
     yield "linear_kv_up_proj.weight", (heads * (nope + value), a["kv_lora_rank"])

@@ -6,16 +6,15 @@ Shapes are written down from what Megatron holds, not from the tables under test
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from checks.megatron_models import shapes, uses_muon
 from converters.megatron.run import OptimizerState, Run
 from converters.source import Array, Key, MomentumConvention, Source, SourceTensor, State
-
-Shapes = dict[str, tuple[int, ...]]
 
 COMMON: dict[str, Any] = {
     "num_layers": 2,
@@ -123,113 +122,11 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
-def shapes(arguments: Mapping[str, Any]) -> Shapes:
-    """Every parameter of the run, by canonical name."""
-    a = arguments
-    hidden, vocabulary = a["hidden_size"], a["padded_vocab_size"]
-    found: Shapes = {"embedding.word_embeddings.weight": (vocabulary, hidden)}
-    for layer in range(a["num_layers"]):
-        prefix = f"decoder.layers.{layer}."
-        found |= {prefix + name: shape for name, shape in _layer(a, _is_moe(a, layer))}
-    found["decoder.final_layernorm.weight"] = (hidden,)
-    if a["untie_embeddings_and_output_weights"]:
-        found["output_layer.weight"] = (vocabulary, hidden)
-    for layer in range(a.get("mtp_num_layers") or 0):
-        prefix = f"mtp.layers.{layer}."
-        norms = ("enorm", "hnorm", "final_layernorm")
-        found |= {f"{prefix}{name}.weight": (hidden,) for name in norms}
-        found[f"{prefix}eh_proj.weight"] = (hidden, 2 * hidden)
-        inner = f"{prefix}transformer_layer."
-        found |= {inner + name: shape for name, shape in _layer(a, True)}
-    return found
-
-
-def _is_moe(a: Mapping[str, Any], layer: int) -> bool:
-    frequency = a.get("moe_layer_freq", 1)
-    return bool(a.get("num_experts")) and (frequency == 1 or bool(frequency[layer]))
-
-
-def _layer(a: Mapping[str, Any], moe: bool) -> Iterator[tuple[str, tuple[int, ...]]]:
-    hidden = (a["hidden_size"],)
-    yield "input_layernorm.weight", hidden
-    yield "pre_mlp_layernorm.weight", hidden
-    if a.get("post_norms"):
-        yield "post_self_attn_layernorm.weight", hidden
-        yield "post_mlp_layernorm.weight", hidden
-    yield from _mla(a) if a.get("multi_latent_attention") else _attention(a)
-    yield from _experts(a) if moe else _dense(a)
-
-
-def _attention(a: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    hidden, heads, size = a["hidden_size"], a["num_attention_heads"], a["kv_channels"]
-    groups = a["num_query_groups"] if a["group_query_attention"] else heads
-    rows = (heads + 2 * groups) * size
-    yield "self_attention.linear_qkv.weight", (rows, hidden)
-    yield "self_attention.linear_proj.weight", (hidden, heads * size)
-    if a.get("add_qkv_bias"):
-        yield "self_attention.linear_qkv.bias", (rows,)
-    if a.get("add_bias_linear"):
-        yield "self_attention.linear_proj.bias", (hidden,)
-    if a.get("qk_layernorm"):
-        yield "self_attention.q_layernorm.weight", (size,)
-        yield "self_attention.k_layernorm.weight", (size,)
-    if a.get("softmax_type") == "learnable":
-        yield "self_attention.core_attention.softmax_offset", (heads,)
-
-
-def _mla(a: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    hidden, heads = a["hidden_size"], a["num_attention_heads"]
-    query = heads * (a["qk_head_dim"] + a["qk_pos_emb_head_dim"])
-    rank, latent = a["q_lora_rank"], a["kv_lora_rank"]
-    prefix = "self_attention."
-    if rank is None:
-        yield prefix + "linear_q_proj.weight", (query, hidden)
-    else:
-        yield prefix + "linear_q_down_proj.weight", (rank, hidden)
-        yield prefix + "q_layernorm.weight", (rank,)
-        yield prefix + "linear_q_up_proj.weight", (query, rank)
-    yield prefix + "linear_kv_down_proj.weight", (latent + a["qk_pos_emb_head_dim"], hidden)
-    yield prefix + "kv_layernorm.weight", (latent,)
-    up = heads * (a["qk_head_dim"] + a["v_head_dim"])
-    yield prefix + "linear_kv_up_proj.weight", (up, latent)
-    yield prefix + "linear_proj.weight", (hidden, heads * a["v_head_dim"])
-
-
-def _dense(a: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    hidden, inner = a["hidden_size"], a["ffn_hidden_size"]
-    yield "mlp.linear_fc1.weight", (2 * inner, hidden)
-    yield "mlp.linear_fc2.weight", (hidden, inner)
-
-
-def _experts(a: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    hidden, inner, experts = a["hidden_size"], a["moe_ffn_hidden_size"], a["num_experts"]
-    yield "mlp.router.weight", (experts, hidden)
-    yield "mlp.experts.linear_fc1.weight", (experts, 2 * inner, hidden)
-    yield "mlp.experts.linear_fc2.weight", (experts, hidden, inner)
-    if a.get("add_bias_linear"):
-        yield "mlp.router.bias", (experts,)
-        yield "mlp.experts.linear_fc1.bias", (experts, 2 * inner)
-        yield "mlp.experts.linear_fc2.bias", (experts, hidden)
-    if a.get("moe_router_enable_expert_bias"):
-        yield "mlp.router.expert_bias", (experts,)
-    shared = a.get("moe_shared_expert_intermediate_size")
-    if shared:
-        yield "mlp.shared_experts.linear_fc1.weight", (2 * shared, hidden)
-        yield "mlp.shared_experts.linear_fc2.weight", (hidden, shared)
-
-
-def is_muon(name: str, shape: tuple[int, ...]) -> bool:
-    """Megatron's rule: matrices, of experts too, but neither embedding nor output layer."""
-    if name in ("embedding.word_embeddings.weight", "output_layer.weight"):
-        return False
-    return len(shape) - name.count(".experts.") == 2
-
-
 def states(name: str, shape: tuple[int, ...]) -> tuple[State, ...]:
     """What Megatron keeps about a parameter in a float32 run."""
     if name.endswith(".expert_bias"):
         return (State.WEIGHT,)
-    if is_muon(name, shape):
+    if uses_muon(name, shape):
         return (State.WEIGHT, State.MOMENTUM)
     return (State.WEIGHT, State.EXP_AVG, State.EXP_AVG_SQ)
 
