@@ -10,8 +10,6 @@ from converters.source import Source
 
 from .row import Row, Verdict, argument_words
 
-# Explained by a row of its own.
-_OWN = ("calculate_per_token_loss",)
 _NOT_REPRODUCED = " is not reproduced"
 
 
@@ -72,10 +70,11 @@ def _not_reproduced(plan: Plan) -> Iterator[Row]:
     """What the conversion says that MaxText does not compute."""
     for note in plan.notes:
         argument, found, why = note.partition(_NOT_REPRODUCED)
-        if found and not argument.startswith(_OWN):
-            why = why.lstrip(": ")
-            topic = _TOPICS.get(argument.partition("=")[0], "model")
-            yield Row(topic, argument, "", None, None, "", "not reproduced", why)
+        if found:
+            argument = argument.removesuffix(" and")
+            topic = _TOPICS.get(argument.partition("=")[0].partition(" ")[0], "model")
+            reason = why.lstrip(": ")
+            yield Row(topic, argument, "", None, None, "", "not reproduced", reason)
 
 
 _TOPICS = {
@@ -86,7 +85,9 @@ _TOPICS = {
     "hidden_dropout": "dropout",
     "attention_dropout": "dropout",
     "window_size": "attention softmax",
-    "qk_l2_norm": "qk-norm",
+    "fp8": "dtypes",
+    "fp4": "dtypes",
+    "swiglu": "activations",
 }
 
 

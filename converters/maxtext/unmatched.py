@@ -74,7 +74,6 @@ TOLD: tuple[Unmatched, ...] = (
     Unmatched("hidden_dropout", (None, 0.0), "random numbers are not reproduced"),
     Unmatched("attention_dropout", (None, 0.0), "random numbers are not reproduced"),
     Unmatched("window_size", (None,), "set sliding_window_size for a family that has it"),
-    Unmatched("calculate_per_token_loss", _OFF, "MaxText averages over all tokens of the batch"),
     Unmatched("fp8", _OFF, "set quantization; MaxText scales and rounds in its own way"),
     Unmatched("fp4", _OFF, "MaxText scales and rounds in its own way"),
     Unmatched("swiglu", _OFF, "the family has a gated GELU, which no argument says", of=_GELU),
