@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import hashlib
 import shutil
 import time
 from collections.abc import Callable
@@ -96,12 +98,23 @@ def _compared(row: Row, folder: Path, place: Place) -> Rung:
 
 
 def migrated(release: str, place: Place) -> Path:
-    """A migrated copy of the release, made once."""
-    folder = place.out / "maxtext" / release
+    """A copy of the release migrated by this very toolkit, made once."""
+    folder = place.out / "maxtext" / f"{release}-{_toolkit()}"
     if not folder.exists():
         place.progress(f"migrating a copy of MaxText {release}")
-        partial = folder.with_name(f"{release}.partial")
+        partial = folder.with_name(f"{folder.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
         migrated_copy(open_tree(place.releases / release), partial)
         partial.rename(folder)
     return folder
+
+
+@functools.cache
+def _toolkit() -> str:
+    """Digest of what makes a migrated copy what it is."""
+    root = Path(__file__).parents[2]
+    digest = hashlib.sha256()
+    for package in ("codemods", "muon_fork"):
+        for file in sorted((root / package).rglob("*.py")):
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]

@@ -1,7 +1,8 @@
 """Real Megatron-Core trains, real MaxText goes on, and both have the same losses.
 
 ``make proof`` runs the whole table for 1300 steps; here are the first steps of what takes its own
-way through the code: experts in windows, look-ahead off, the optimizer of RFC-0023, shared models.
+way through the code: experts in windows, look-ahead off, AdamW alone, the optimizer of RFC-0023,
+models that processes share.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ SHORT = {
     "qwen3_moe_windows": (100, (20, 60)),
     "rfc": (80, (20,)),
     "nesterov_off": (80, (20,)),
+    "adam": (80, (20,)),
 }
 
 
