@@ -19,10 +19,10 @@ from converters.target import TargetState, TargetTensor, leaves
 from muon_fork.megatron_args import settle
 from muon_fork.spec import MuonSpec, SpecError
 
+from .agreement import require_groups, used_arguments
 from .config import check_sizes, command_line, config_of, run_config
 from .contents import contents_of, dropped
 from .options import Options
-from .schedule import samples_notes
 from .versions import Layout, Version, version_of
 
 __all__ = ["Options", "Plan", "plan_target"]
@@ -111,7 +111,8 @@ def _plan(source: Source, options: Options) -> Plan:
     _check_states(source, shapes)
     check_sizes(found, config)
     spec, spec_notes = _spec(source, options)
-    run_keys, run_notes = run_config(arguments, spec, options.scan, version, layout)
+    used, saved_notes = used_arguments(source.run)
+    run_keys, run_notes = run_config(used, spec, options.scan, version, layout)
     contents = contents_of(source, options, found, model, spec, layout)
     left = dropped(source, contents, aside, options)
     return Plan(
@@ -127,7 +128,7 @@ def _plan(source: Source, options: Options) -> Plan:
             *notes,
             *run_notes,
             *(() if spec is None else _decay_notes(features, spec)),
-            *(() if spec is None else samples_notes(source.run)),
+            *(() if spec is None else saved_notes),
         ),
         spec=spec,
         momentum_factor=contents.factor,
@@ -241,7 +242,9 @@ def _spec(source: Source, options: Options) -> tuple[MuonSpec | None, tuple[str,
     if not options.optimizer:
         return None, ()
     try:
-        return settle(source.run.arguments, options.spec_overrides)
+        spec, notes = settle(source.run.arguments, options.spec_overrides)
+        require_groups(source.run, spec, options.spec_overrides)
+        return spec, notes
     except SpecError as error:
         raise CheckpointError(
             f"the optimizer cannot be continued: {error} (--no-optimizer converts the weights)"

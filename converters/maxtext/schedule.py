@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from converters.megatron.run import Run
-
 _COSINE: dict[str, Any] = {"lr_schedule_type": "cosine"}
 
 
@@ -50,18 +48,6 @@ def schedule_config(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], tuple
         "learning_rate_final_fraction": final,
     }
     return config, tuple(notes)
-
-
-def samples_notes(run: Run) -> tuple[str, ...]:
-    """Whether Megatron's schedule, which counts samples, stands where the iteration does."""
-    batch, seen = run.arguments.get("global_batch_size"), run.schedule.get("num_steps")
-    if not isinstance(batch, int) or not isinstance(seen, int) or seen == run.iteration * batch:
-        return ()
-    return (
-        f"the schedule has counted {seen} samples, where {run.iteration} iterations of {batch} are "
-        f"{run.iteration * batch}: the batch size has changed (--rampup-batch-size), and MaxText, "
-        "which counts steps, gives other learning rates",
-    )
 
 
 def _warmup(arguments: Mapping[str, Any], decay: int) -> int:

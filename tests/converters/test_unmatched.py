@@ -78,16 +78,6 @@ def test_what_differs_in_the_loss_or_the_rounding_is_told(
     assert [line for line in notes if note in line], notes
 
 
-def test_a_changed_batch_size_is_told() -> None:
-    """Megatron's schedule counts samples, MaxText's steps."""
-    origin = source(MODELS["llama2"])
-    same = {"num_steps": origin.run.iteration * 8}
-    for schedule, told in ((same, False), ({"num_steps": 30}, True), ({}, False)):
-        run = dataclasses.replace(origin.run, schedule=schedule)
-        notes = planned(dataclasses.replace(origin, run=run)).notes
-        assert any("--rampup-batch-size" in note for note in notes) == told
-
-
 @pytest.mark.parametrize(
     "changes",
     [
