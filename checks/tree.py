@@ -165,3 +165,12 @@ TREE: tuple[Parameter, ...] = (
         2 * HIDDEN,
     ),
 )
+
+_IN_SMALL = ("word_embeddings", "final_layernorm", "linear_qkv.weight", "mlp.linear_fc1", "experts")
+
+# Something of every way in which leaves are viewed, joined and cut, for checks that compile a lot.
+SMALL: tuple[Parameter, ...] = tuple(
+    p
+    for p in TREE
+    if p.model in ("llama2", "deepseek") and any(word in p.name for word in _IN_SMALL)
+)

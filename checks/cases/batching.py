@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from checks.measure import measure
+from checks.parameters import Parameter
 from checks.references.matrices import Array
 from checks.result import Divergence, Figure, Outcome, Rung
 from checks.setting import Case, Setting
@@ -19,7 +20,7 @@ from checks.sides.pair import Step, moved, of_fork
 from checks.sides.settled import settled
 from checks.sides.state import Rates
 from checks.tolerances import limit
-from checks.tree import TREE
+from checks.tree import SMALL, TREE
 from muon_fork.newton_schulz import NewtonSchulz, iterate, normalize
 from muon_fork.spec import MuonSpec
 
@@ -30,13 +31,14 @@ _MATRICES, _CHUNKS = 20, (3, 16, 20)
 
 
 def run(setting: Setting) -> Rung:
-    """The whole tree with and without ``batch_update``, then one stack in chunks of every size."""
+    """The tree with and without ``batch_update``, then one stack in chunks of every size."""
     plan = settled(setting)
-    step = _step(plan.spec)
+    tree = TREE if setting.level == "full" else SMALL
+    step = _step(tree, plan.spec)
 
     def side(**changes: object) -> Ours:
         spec = plan.spec.replace(**changes)
-        return Ours(TREE, spec, setting, setting.dtype, plan.trap)
+        return Ours(tree, spec, setting, setting.dtype, plan.trap)
 
     looped = side(batch_update=False)
     variants = {"one stack per shape": side(batch_update=True, batch_update_size=0)}
@@ -54,9 +56,9 @@ def run(setting: Setting) -> Rung:
     return _with(whole, tuple(_stacks(plan.trap.spec(plan.spec), setting)))
 
 
-def _step(spec: MuonSpec) -> Step:
-    gradients = inputs.inputs(TREE, spec, 1).pool[0]
-    return Step(inputs.under_way(TREE, spec), gradients, Rates(0.02, 0.004))
+def _step(tree: tuple[Parameter, ...], spec: MuonSpec) -> Step:
+    gradients = inputs.inputs(tree, spec, 1).pool[0]
+    return Step(inputs.under_way(tree, spec), gradients, Rates(0.02, 0.004))
 
 
 def _stacks(spec: MuonSpec, setting: Setting) -> Iterator[Figure]:

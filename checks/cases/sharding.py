@@ -11,7 +11,6 @@ from pathlib import Path
 
 from checks.mesh import layouts, transfer
 from checks.mesh.layouts import DEVICES, Spread
-from checks.parameters import Parameter
 from checks.result import Outcome, Rung
 from checks.setting import Case, Setting
 from checks.sides import alike, inputs
@@ -19,12 +18,10 @@ from checks.sides.ours import Ours
 from checks.sides.pair import Step, moved, of_fork
 from checks.sides.settled import settled
 from checks.sides.state import Rates
-from checks.tree import TREE
+from checks.tree import SMALL, TREE
 
 NAME = "sharding"
 TITLE = "sharded leaves = whole leaves"
-# What a quick check spreads: something of every way in which leaves are cut.
-_QUICK = ("word_embeddings", "final_layernorm", "linear_qkv.weight", "mlp.linear_fc1", "experts")
 _SIMULATED = "--xla_force_host_platform_device_count=8"
 
 
@@ -52,15 +49,10 @@ def run(setting: Setting) -> Rung:
 def problem(setting: Setting) -> tuple[Ours, Step]:
     """The tree, and the step that every layout takes."""
     plan = settled(setting)
-    tree = TREE if setting.level == "full" else tuple(p for p in TREE if _quick(p))
+    tree = TREE if setting.level == "full" else SMALL
     side = Ours(tree, plan.spec, setting, setting.dtype, plan.trap)
     gradients = inputs.inputs(tree, plan.spec, 1).pool[0]
     return side, Step(inputs.under_way(tree, plan.spec), gradients, Rates(0.02, 0.004))
-
-
-def _quick(parameter: Parameter) -> bool:
-    models = ("llama2", "deepseek")
-    return parameter.model in models and any(word in parameter.name for word in _QUICK)
 
 
 def _real(setting: Setting, side: Ours, step: Step) -> dict[str, Spread] | Rung:

@@ -154,6 +154,13 @@ def compiled(side: Ours) -> Callable[..., Any]:
     return step
 
 
+@functools.cache
+def _fresh(side: Ours) -> Callable[[Any], Any]:
+    """The optimizer's own first state, for these parameters."""
+    init: Callable[[Any], Any] = jax.jit(optimizer(side, (0.0, 0.0)).init)
+    return init
+
+
 def compiler_options(setting: Setting) -> dict[str, Any] | None:
     """LLVM's optimizations take longer than a quick check computes; they change no formula."""
     hurried = setting.device == "cpu" and setting.level == "quick"
@@ -186,7 +193,7 @@ def start(side: Ours, state: State) -> Running:
                 "nu": placed(second, lambda leaf: ratio(leaf) ** 2, "adam"),
             },
         }
-        empty = jax.jit(optimizer(side, (0.0, 0.0)).init)(params)
+        empty = _fresh(side)(params)
         whole = jax.device_put(_filled(empty, fills, count), device)
         return Running(params, whole)
 

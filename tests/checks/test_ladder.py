@@ -18,6 +18,7 @@ GATES = (
     "newton_schulz_f64",
     "newton_schulz_f32",
     "newton_schulz_bf16",
+    "newton_schulz_bf16_released",
     "step_update_f64",
     "step_state_f64",
     "step_weight_f64",
