@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -41,6 +42,8 @@ def optimizer_class() -> type[Any]:
     Raises:
       ModuleNotFoundError: megatron-core or emerging-optimizers is not installed.
     """
+    # One process has no rank to tell; Megatron says so once, wherever it first looks.
+    warnings.filterwarnings("ignore", "Could not determine rank")
     with importable():
         for home in _HOMES:
             try:
