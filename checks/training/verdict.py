@@ -36,7 +36,7 @@ class Compared:
         return np.asarray(np.abs(self.ours - self.reference)[known], np.float64)
 
 
-def judge(found: Sequence[Compared], gate: Gate, precision: float, ours: str) -> Rung:
+def judge(found: Sequence[Compared], gate: Gate, precision: float, ours: str = "MaxText") -> Rung:
     """Figures, curves and the verdict of compared windows.
 
     Args:
