@@ -86,10 +86,13 @@ def recorded(row: Row, place: Place) -> Path:
 
 def _compared(row: Row, folder: Path, place: Place) -> Rung:
     tree = migrated(row.release, place)
-    how = How(restarted=row.restarted, scan=row.scan, spec_overrides=row.spec_overrides)
+    overrides = row.spec_overrides
+    how = How(restarted=row.restarted, scan=row.scan, spec_overrides=overrides)
     setting = Setting(preset("megatron"), progress=place.progress)
     place.progress(f"{row.name}: MaxText {row.release} goes on")
     rung = compare(open_run(folder), tree, place.python, None, setting, how)
+    told = tuple(f"{name}={value}: not in the arguments" for name, value in overrides.items())
+    rung = dataclasses.replace(rung, notes=(*rung.notes, *told))
     gates = {figure.gate for figure in rung.figures}
     if gates != {row.gate}:
         reason = f"limited by {', '.join(sorted(gates))}, but the table says {row.gate}"

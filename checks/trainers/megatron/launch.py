@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -55,12 +56,20 @@ def record(
             (folder / FLOOR).write_bytes((Path(scratch) / LOSSES).read_bytes())
         description["floor_losses"] = FLOOR
     description["checkpoints"] = [f"iter_{step:07d}" for step in training.saves]
-    description["notes"] = [f"{model.name}, recorded from Megatron-Core on a CPU"]
+    description["notes"] = [_note(training)]
     (folder / "run.json").write_text(json.dumps(description, indent=1) + "\n")
     if training.saves:
         tracker = folder / "latest_checkpointed_iteration.txt"
         tracker.write_text(str(max(training.saves)))
     return folder
+
+
+def _note(training: Training) -> str:
+    packages = ["megatron-core", "torch"]
+    packages += ["emerging-optimizers"] if training.reference == "core" else []
+    installed = ", ".join(f"{name} {metadata.version(name)}" for name in packages)
+    whose = "" if training.reference == "core" else " with the optimizer of RFC-0023"
+    return f"{training.model.name} trained{whose} on a CPU by {installed}"
 
 
 def resave(training: Training, folder: Path) -> Path:
