@@ -52,10 +52,10 @@ def linear(values: Sequence[float]) -> Axis:
 
 
 def logarithmic(values: Sequence[float], most_decades: int = 9) -> Axis:
-    """Whole decades around the positive finite ones; the lowest may be cut off."""
-    positive = [v for v in values if v > 0.0 and math.isfinite(v)]
-    top = math.ceil(math.log10(max(positive, default=1.0)))
-    bottom = math.floor(math.log10(min(positive, default=0.1)))
+    """Whole decades around the positive finite ones; the lowest hundredth may be cut off."""
+    positive = sorted(v for v in values if v > 0.0 and math.isfinite(v))
+    lowest, highest = (positive[len(positive) // 100], positive[-1]) if positive else (0.1, 1.0)
+    bottom, top = math.floor(math.log10(lowest)), math.ceil(math.log10(highest))
     bottom = max(bottom, top - most_decades)
     return Axis(10.0 ** min(bottom, top - 1), 10.0**top, log=True)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from checks.result import Curve
 
 from .axes import Axis, Tick, linear, logarithmic
-from .series import Point, Summary, points, summarize
+from .series import Joined, Point, Summary, points, summarize
 from .wording import plain, short
 
 # Units of a panel's drawing; it is stretched to whatever width the page has.
@@ -46,8 +46,9 @@ class Chart:
     data: str
 
 
-def chart(curve: Curve, most: int) -> Chart:
+def chart(joined: Joined, most: int) -> Chart:
     """Of a curve, in at most ``most`` points."""
+    curve = joined.curve
     shown, summary = points(curve, most), summarize(curve)
     last = curve.first_step + max(len(curve.reference) - 1, 1)
     x = Axis(curve.first_step, last)
@@ -55,19 +56,21 @@ def chart(curve: Curve, most: int) -> Chart:
         curve=curve,
         summary=summary,
         losses=_losses(shown, x),
-        gaps=_gaps(shown, x, curve.limit),
+        gaps=_gaps(shown, x, curve.limit, joined.restarts),
         steps=tuple(x.ticks(about=7)),
-        description=describe(curve, summary),
+        description=describe(joined, summary),
         notes=tuple(_notes(curve, shown)),
         data=_data(shown),
     )
 
 
-def describe(curve: Curve, summary: Summary) -> str:
+def describe(joined: Joined, summary: Summary) -> str:
     """The chart in words."""
+    curve, windows = joined.curve, len(joined.restarts) + 1
+    within = f" in {windows} windows, each from its own checkpoint," if windows > 1 else ""
     text = (
-        f"{curve.ours_name} and {curve.reference_name} over {len(curve.reference)} steps differ by "
-        f"at most {short(summary.max_difference)} (step {summary.worst_step}), "
+        f"{curve.ours_name} and {curve.reference_name} over {len(curve.reference)} steps{within} "
+        f"differ by at most {short(summary.max_difference)} (step {summary.worst_step}), "
         f"on average by {short(summary.mean_difference)}."
     )
     if summary.max_floor is not None:
@@ -87,24 +90,30 @@ def _losses(shown: Sequence[Point], x: Axis) -> Panel:
     return Panel(lines, tuple(y.ticks()))
 
 
-def _gaps(shown: Sequence[Point], x: Axis, limit: float | None) -> Panel:
+def _gaps(shown: Sequence[Point], x: Axis, limit: float | None, restarts: tuple[int, ...]) -> Panel:
     gaps = [(p.step, p.difference) for p in shown if p.known]
     floors = [(p.step, p.floor) for p in shown if p.floor is not None]
     y = logarithmic([value for _, value in (*gaps, *floors)] + ([limit] if limit else []))
     lines = [Line(f"{kind} each", _path(s, x, y)) for kind, s in (("floor", floors), ("gap", gaps))]
     for kind, series in (("floor", floors), ("gap", gaps)):
-        lines.append(Line(f"{kind} so-far", _path(_running_max(series), x, y)))
+        lines.append(Line(f"{kind} so-far", _path(_running_max(series, restarts), x, y)))
+    ends = ((step, value) for step in restarts for value in (y.low, y.high, math.nan))
+    lines.append(Line("restart", _path(ends, x, y)))
     mark = Tick(100.0 * (y.place(limit) or 0.0), f"limit {plain(limit)}") if limit else None
     return Panel(tuple(line for line in lines if line.path), tuple(y.ticks()), mark)
 
 
-def _running_max(series: Iterable[tuple[int, float]]) -> Iterable[tuple[int, float]]:
-    most = 0.0
+def _running_max(
+    series: Iterable[tuple[int, float]], restarts: tuple[int, ...]
+) -> Iterable[tuple[int, float]]:
+    """The largest so far, window by window; the line is broken between them."""
+    most, ahead = 0.0, list(restarts)
     for step, value in series:
-        most = value if math.isnan(value) else max(most, value)
+        if ahead and step >= ahead[0]:
+            most, ahead = 0.0, [one for one in ahead if one > step]
+            yield step, math.nan
+        most = math.nan if math.isnan(value) or math.isnan(most) else max(most, value)
         yield step, most
-        if math.isnan(value):
-            return
 
 
 def _path(series: Iterable[tuple[int, float]], x: Axis, y: Axis) -> str:

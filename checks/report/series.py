@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from checks.result import Curve
 
@@ -40,6 +40,45 @@ class Point:
     def known(self) -> bool:
         """Whether the reference has a loss here; a NaN says that nobody wrote it down."""
         return not math.isnan(self.reference)
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Windows of one run as one curve; ``restarts`` are the first steps of all but the first."""
+
+    curve: Curve
+    restarts: tuple[int, ...] = ()
+
+
+def join(curves: Sequence[Curve]) -> list[Joined]:
+    """Curves that go on where the one before ends, of the same two sides, put together."""
+    joined: list[Joined] = []
+    for curve in curves:
+        last = joined[-1] if joined else None
+        if last is not None and _goes_on(last.curve, curve):
+            joined[-1] = Joined(_append(last.curve, curve), (*last.restarts, curve.first_step))
+        else:
+            joined.append(Joined(curve))
+    return joined
+
+
+def _goes_on(one: Curve, other: Curve) -> bool:
+    return (
+        one.first_step + len(one.reference) == other.first_step
+        and (one.reference_name, one.ours_name) == (other.reference_name, other.ours_name)
+        and (one.floor is None) == (other.floor is None)
+    )
+
+
+def _append(one: Curve, other: Curve) -> Curve:
+    floor = None if one.floor is None else (*one.floor, *(other.floor or ()))
+    return replace(
+        one,
+        reference=(*one.reference, *other.reference),
+        ours=(*one.ours, *other.ours),
+        floor=floor,
+        limit=one.limit if one.limit == other.limit else None,
+    )
 
 
 def every_point(curve: Curve) -> list[Point]:

@@ -13,7 +13,7 @@ from . import wording
 from .charts import Chart, chart
 from .document import reason_of
 from .heat import Heat, heat, shade
-from .series import summarize
+from .series import join, summarize
 
 # Points of all curves together: a page of many curves stays below a megabyte.
 POINTS = 10_000
@@ -74,7 +74,7 @@ class View:
 
 def view(report: Report) -> View:
     outcome = wording.verdict(report)
-    curves = sum(len(rung.curves) for rung in report.rungs)
+    curves = sum(len(join(rung.curves)) for rung in report.rungs)
     most = min(MOST_POINTS, max(LEAST_POINTS, POINTS // max(1, curves)))
     return View(
         report=report,
@@ -119,7 +119,8 @@ def _tiles(report: Report) -> list[tuple[str, str, str]]:
         tiles.append(("largest loss difference", number, remark))
     parameters = {figure.parameter for _, figure in figures if "/" in figure.parameter}
     remark = f"of {len(parameters)} parameters" if parameters else ""
-    tiles.append(("compared", f"{len(figures)} figures", remark))
+    number = f"{len(figures)} figure{'' if len(figures) == 1 else 's'}"
+    tiles.append(("compared", number, remark))
     return tiles
 
 
@@ -133,7 +134,7 @@ def _rung(rung: Rung, most: int) -> RungView:
         rung=rung,
         worst=rows[0] if rows else None,
         rows=rows,
-        charts=tuple(chart(curve, most) for curve in rung.curves),
+        charts=tuple(chart(joined, most) for joined in join(rung.curves)),
         details=tuple((name, tabulate(value)) for name, value in rung.details.items()),
     )
 

@@ -12,7 +12,7 @@ import pytest
 from checks.report.axes import Axis, linear, logarithmic
 from checks.report.heat import LEGEND, SHADES, heat, shade
 from checks.report.page import render
-from checks.report.series import points
+from checks.report.series import join, points
 from checks.report.view import POINTS
 from checks.result import Curve, Outcome, Report
 
@@ -112,6 +112,32 @@ def test_odd_curves_are_drawn(curve: Curve) -> None:
     Reader(html)
     for path in re.findall(r' d="([^"]*)"', html):
         assert re.fullmatch(r"(M\d+,\d+( \d+,\d+)+)*", path), path
+
+
+def test_windows_of_one_run_are_one_chart() -> None:
+    whole = samples.curve("qwen3_moe", 1e-6, seed=4, steps=300)
+    cuts = [(n, n + 100) for n in (0, 100, 200)]
+    windows = tuple(
+        dataclasses.replace(
+            whole,
+            first_step=20 + first,
+            reference=whole.reference[first:end],
+            ours=whole.ours[first:end],
+            floor=(whole.floor or ())[first:end],
+        )
+        for first, end in cuts
+    )
+    (joined,) = join(windows)
+    assert joined.curve == whole
+    assert joined.restarts == (120, 220)
+    rung = dataclasses.replace(samples.training(1e-6, Outcome.PASSED), curves=windows)
+    html = render(Report((rung,), {}))
+    assert html.count('<figure class="chart"') == 1
+    assert "over 300 steps in 3 windows, each from its own checkpoint, differ by" in html
+    so_far = re.findall(r'class="gap so-far" d="([^"]*)"', html)
+    assert [line.count("M") for line in so_far] == [3]
+    assert len(join((windows[0], windows[2]))) == 2
+    assert len(join((windows[0], dataclasses.replace(windows[1], ours_name="fork")))) == 2
 
 
 def test_text_from_outside_is_escaped() -> None:
