@@ -38,6 +38,9 @@ ROUND_TRIPS = (
     ("muon_layerwise_bf16_dp2_td", ()),
     ("dense_legacy", ()),
     ("bf16_legacy", ()),
+    ("adam_distopt_fully_reshardable_td", ()),
+    ("adam_distopt_fully_reshardable_td", ("--maxtext-version", "0.2.3", "--no-scan")),
+    ("twins/adam_distopt_legacy", ()),
 )
 
 
