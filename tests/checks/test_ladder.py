@@ -139,3 +139,11 @@ def test_float64_is_not_run_elsewhere() -> None:
     for rung in (run("trajectory_f64", device="tpu"), *climb(numeric, setting)):
         assert rung.outcome is Outcome.NOT_RUN
         assert "--device cpu" in rung.reason
+
+
+def test_a_trajectory_names_the_step() -> None:
+    """From a zero buffer bias correction only scales the first input of Newton-Schulz."""
+    rung = run("trajectory_f64", trap="bias_correction")
+    assert rung.outcome is Outcome.FAILED
+    assert rung.divergence is not None
+    assert (rung.divergence.step, rung.divergence.term) == (1, "momentum")
