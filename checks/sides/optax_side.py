@@ -51,7 +51,8 @@ class Optax:
 
     def __init__(self, side: ours.Ours) -> None:
         self.side = side
-        self.update = jax.jit(self._update)
+        options = ours.compiler_options(side.setting)
+        self.update = jax.jit(self._update, compiler_options=options)
         self.running: ours.Running | None = None
 
     def _optimizer(self, rates: Any) -> Any:
