@@ -270,7 +270,7 @@ TOLERANCES: tuple[Tolerance, ...] = (
         "training_dense",
         1e-5,
         "Loss of real MaxText 0.2.5 against real Megatron at each of 1300 steps, float32, dense. "
-        "Measured 8.3e-6 (qwen3), 6.9e-6 (llama, folded query), 5.7e-6 (MLA); Megatron against "
+        "Measured 8.6e-6 (qwen3), 6.2e-6 (llama, folded query), 6.2e-6 (MLA); Megatron against "
         "itself with its weights one unit in the last place off: 3.6e-6.",
     ),
     Tolerance(

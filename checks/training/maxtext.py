@@ -44,6 +44,8 @@ QUIET: Mapping[str, object] = {
     "checkpoint_period": 1_000_000_000,
     "log_period": 1_000_000_000,
 }
+# Where the release knows them: a loss that is NaN is a finding, not the end.
+GOING_ON: Mapping[str, object] = {"abort_on_nan_loss": False, "abort_on_inf_loss": False}
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Job:
 
     Attributes:
       name: a fresh one: MaxText would resume a run of the same name.
-      config: MaxText's keys; what ``PINNED`` and ``QUIET`` hold comes on top.
+      config: MaxText's keys; what this module pins comes on top.
       start: step that the run begins with, as MaxText counts.
       steps: how many.
       tokens: .npy of integers [steps, batch, length + 1].
@@ -118,6 +120,7 @@ def _words(tree: Tree, job: Job, folder: Path, device: str) -> tuple[str, ...]:
         **job.config,
         **PINNED,
         **QUIET,
+        **{key: value for key, value in GOING_ON.items() if key in tree.keys},
         "hardware": device,
         "run_name": job.name,
         "base_output_directory": str(folder),

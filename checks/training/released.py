@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,8 +32,7 @@ def released_config(tree: Tree, weights: Plan, whole: Plan, path: str) -> Mappin
         raise RunError(f"{tree.named}: is {tree.status}: --as-released takes an untouched MaxText")
     if whole.spec is None:
         raise RunError("--as-released: the checkpoint has no optimizer whose numbers to match")
-    known = set(re.findall(r"^(\w+):", tree.base_yml.read_text(), re.MULTILINE))
-    config = {key: value for key, value in whole.maxtext_config.items() if key in known}
+    config = {key: value for key, value in whole.maxtext_config.items() if key in tree.keys}
     config |= weights.maxtext_config
     config[TRAINER_CLIP] = whole.spec.clip_grad or 0
     if whole.spec.scale_mode in ("spectral", "consistent_rms"):

@@ -44,9 +44,19 @@ class Tree:
         return self.base / "maxtext" / "configs" / "base.yml"
 
     @property
+    def keys(self) -> frozenset[str]:
+        """Of base.yml; MaxText refuses others."""
+        return frozenset(re.findall(r"^(\w+):", self.base_yml.read_text(), re.MULTILINE))
+
+    @property
     def needs_tensorflow(self) -> bool:
-        """Whether the trainer imports TensorFlow unconditionally (releases up to 0.2.3)."""
-        return "\nimport tensorflow" in (self.base / _TRAINER).read_text()
+        """Whether it needs TensorFlow, or its stand-in, to be imported."""
+        return imports_tensorflow(self.base)
+
+
+def imports_tensorflow(base: Path) -> bool:
+    """Whether the trainer imports TensorFlow unconditionally (releases up to 0.2.3)."""
+    return "\nimport tensorflow" in (base / _TRAINER).read_text()
 
 
 def open_tree(path: Path) -> Tree:

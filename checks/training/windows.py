@@ -33,7 +33,7 @@ def windows(run: RecordedRun, steps: int | None, *, restarted: bool) -> tuple[Wi
       steps: how many in all, from the first checkpoint on; None is as many as were recorded.
 
     Raises:
-      RunError: fewer steps than that were recorded.
+      RunError: fewer steps than that were recorded, or none of a window has its own loss.
     """
     starts = list(run.checkpoints)
     recorded = run.end_step - starts[0]
@@ -45,8 +45,14 @@ def windows(run: RecordedRun, steps: int | None, *, restarted: bool) -> tuple[Wi
     end = run.end_step if steps is None else starts[0] + steps
     firsts = [start for start in starts if start < end] if restarted else starts[:1]
     ends = [*firsts[1:], end]
-    pairs = zip(firsts, ends, strict=True)
-    return tuple(Window(first, last, run.checkpoints[first]) for first, last in pairs)
+    found = [Window(a, b, run.checkpoints[a]) for a, b in zip(firsts, ends, strict=True)]
+    for window in found:
+        if np.isnan(cut(run.losses, window.first, window.end)).all():
+            raise RunError(
+                f"{run.folder}: no loss is known of the steps {window.first} to {window.end - 1}, "
+                f"after {window.checkpoint.name}: leave that checkpoint out, or take more steps"
+            )
+    return tuple(found)
 
 
 def cut(losses: Losses, first: int, end: int) -> npt.NDArray[np.float64]:

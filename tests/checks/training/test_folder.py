@@ -97,6 +97,18 @@ def test_steps_that_were_not_recorded(folder: Path, steps: int) -> None:
         windows(open_run(folder), steps, restarted=False)
 
 
+def test_a_window_without_a_known_loss(folder: Path) -> None:
+    """The second line after a start may be a mean: here it is the only step."""
+    run = open_run(folder)
+    known = run.losses.known.copy()
+    known[20] = False
+    losses = type(run.losses)(**{**vars(run.losses), "known": known})
+    unknown = type(run)(**{**vars(run), "losses": losses})
+    with pytest.raises(RunError, match="no loss is known of the steps 20 to 20, after iter_0000"):
+        windows(unknown, 1, restarted=False)
+    assert len(windows(unknown, 2, restarted=False)) == 1
+
+
 def tokens_with(folder: Path, change: str) -> None:
     tokens = np.load(RUNS / "tokens.npy")[:30].astype(np.int32)
     changed = {

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from checks.training.tree import imports_tensorflow
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 TIMEOUT = 420  # seconds; a run takes 15 to 30 on an idle core
@@ -137,7 +139,7 @@ def built(what: str) -> Path:
 
 def _run_driver(tree: Path, folder: Path, devices: int) -> str:
     search = [str(tree), str(ROOT)]
-    if needs_tensorflow(tree):
+    if imports_tensorflow(tree):
         search.append(str(ROOT / "checks/trainers/stand_ins"))
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(search),
@@ -161,12 +163,6 @@ def _run_driver(tree: Path, folder: Path, devices: int) -> str:
     tail = "\n".join(done.stdout.splitlines()[-40:])
     assert done.returncode == 0, f"MaxText in {tree} ended with {done.returncode}:\n{tail}"
     return tail
-
-
-def needs_tensorflow(tree: Path) -> bool:
-    """Whether the trainer imports TensorFlow unconditionally (releases up to 0.2.3)."""
-    source = (tree / "maxtext/trainers/pre_train/train.py").read_text()
-    return "\nimport tensorflow" in source
 
 
 def _losses(metrics: Path) -> np.ndarray:

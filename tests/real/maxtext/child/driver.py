@@ -23,18 +23,15 @@ import optax
 
 def main(plan_file: str) -> None:
     plan = json.loads(Path(plan_file).read_text())
-    from maxtext.input_pipeline import input_pipeline_interface
     from maxtext.optimizers import optimizers
-    from maxtext.trainers.pre_train import train
 
-    from checks.trainers.fixed_batches import fixed_batches
+    from checks.trainers.maxtext.session import train
 
-    input_pipeline_interface.SyntheticDataIterator = fixed_batches(np.load(plan["tokens"]))
     recorder = Recorder(capture=plan["capture"])
     optimizers.get_optimizer = recorder.around(optimizers.get_optimizer)
-    train.main(["train", *plan["argv"]])
+    train(plan["argv"], np.load(plan["tokens"]))
     jax.effects_barrier()
-    recorder.facts["package"] = str(Path(train.__file__).parents[2])
+    recorder.facts["package"] = str(Path(optimizers.__file__).parents[1])
     recorder.facts["modules"] = sorted(name for name in sys.modules if "muon" in name)
     recorder.save(Path(plan["out"]))
 
