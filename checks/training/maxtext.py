@@ -22,7 +22,6 @@ from .tree import Tree
 _TRAINERS = Path(__file__).resolve().parents[1] / "trainers"
 _SHIPPED = ("__init__.py", "fixed_batches.py", "maxtext", "stand_ins")
 _PLATFORMS = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
-_STEP_LINE = b"completed step: "
 
 # What equality needs besides what the run's own arguments say, whatever is trained and wherever.
 PINNED: Mapping[str, object] = {
@@ -107,8 +106,8 @@ def train(
         ],
     }
     (folder / "plan.json").write_text(json.dumps(plan, indent=1))
-    total = sum(job.steps for job in jobs)
-    _run(tree, python, folder, device, _reporting(folder / "output.txt", total, progress))
+    report = _reporting([_metrics(folder, job) for job in jobs], jobs, progress)
+    _run(tree, python, folder, device, report)
     facts = json.loads((folder / "facts.json").read_text())
     if Path(facts["package"]).resolve() != (tree.base / "maxtext").resolve():
         raise RunError(f"{python}: ran the MaxText in {facts['package']}, not {tree.base}")
@@ -188,17 +187,28 @@ def _search_path(tree: Tree, folder: Path) -> list[str]:
     return [str(tree.base), str(ours), *stand_ins]
 
 
-def _reporting(output: Path, total: int, progress: Callable[[str], None]) -> Callable[[], None]:
-    said = -1
+def _reporting(
+    metrics: Sequence[Path], jobs: Sequence[Job], progress: Callable[[str], None]
+) -> Callable[[], None]:
+    """Says how many steps are done, whenever a tenth of them is more than at the last time."""
+    total, said = sum(job.steps for job in jobs), -1
 
     def report() -> None:
         nonlocal said
-        done = output.read_bytes().count(_STEP_LINE) if output.exists() else 0
-        if done != said:
-            progress(f"MaxText: step {done} of {total}" if done else "MaxText: compiling")
-        said = done
+        done = min(total, sum(map(_rows, metrics)))
+        if done * 10 // total > said:
+            progress(f"MaxText: about step {done} of {total}" if done else "MaxText: compiling")
+            said = done * 10 // total
 
     return report
+
+
+def _rows(metrics: Path) -> int:
+    """About how many rows a growing file has; they are of nearly one length."""
+    if not metrics.exists():
+        return 0
+    with metrics.open("rb") as stream:
+        return round(metrics.stat().st_size / max(1, len(stream.readline())))
 
 
 def _losses(folder: Path, job: Job) -> npt.NDArray[np.float64]:
