@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-
-import numpy as np
 
 from checks.cases import CASES
 from checks.parity import ladder
@@ -16,9 +14,8 @@ from checks.report.environment import describe
 from checks.result import Report, Rung
 from checks.setting import Setting
 from checks.sides import devices
-from checks.training.gates import Gate
-from checks.training.verdict import Compared, judge
-from checks.training.windows import Window
+from checks.training.compare import compare
+from checks.training.folder import open_run
 from muon_fork.spec import MuonSpec
 
 # The rungs that take seconds.
@@ -37,14 +34,11 @@ def climb(spec: MuonSpec, progress: Callable[[str], None]) -> tuple[Rung, ...]:
     return ladder.climb((case for case in CASES if case.name in RUNGS), setting)
 
 
-def training(run: Path, recorded: Sequence[float], continued: Sequence[float]) -> Rung:
-    """Both losses of every step after the run's checkpoint, a dense float32 model's limit."""
-    first = int((run / "latest_checkpointed_iteration.txt").read_text())
-    window = Window(first, first + len(recorded), run)
-    losses = (np.asarray(one, np.float64) for one in (recorded, continued))
-    rung = judge([Compared(window, *losses, None)], Gate("training_dense"), 0.0)
-    title = "a small Megatron run with latent attention, continued by the migrated MaxText"
-    return dataclasses.replace(rung, title=title)
+def training(
+    run: Path, tree: Path, python: Path, spec: MuonSpec, progress: Callable[[str], None]
+) -> Rung:
+    """The migrated MaxText in ``tree`` goes on with the recorded run, loss by loss."""
+    return compare(open_run(run), tree, python, None, Setting(spec, progress=progress))
 
 
 def write(file: Path, rungs: tuple[Rung, ...], spec: MuonSpec) -> Report:

@@ -21,6 +21,7 @@ import show
 from rich.console import Console
 
 from checks.report.wording import tally
+from checks.training.errors import RunError
 from muon_fork.presets import DEFAULT_REFERENCE
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,8 +32,7 @@ STEPS = 8
 # A checkpoint of a real Megatron-Core run, and the tokens and losses of the 30 steps after it.
 MEGATRON_RUN = ROOT / "tests" / "data" / "megatron" / "mla_run"
 
-# What a CPU wants, whatever is trained.
-CPU: dict[str, object] = {
+CONFIG: dict[str, object] = {
     "hardware": "cpu",
     "skip_jax_distributed_system": True,
     "attention": "dot_product",
@@ -42,8 +42,6 @@ CPU: dict[str, object] = {
     "enable_goodput_recording": False,
     "enable_tensorboard": False,
     "log_period": 1,
-}
-CONFIG: dict[str, object] = CPU | {
     "model_name": "default",
     "decoder_block": "llama2",
     "base_emb_dim": 64,
@@ -108,18 +106,17 @@ def _demo() -> None:
     console.print(show.semantics(DEFAULT_REFERENCE))
     console.print(show.routing(old.routing, new.routing))
     console.rule("muon-convert megatron2orbax, and on with the run")
-    config = _convert(OUT / "checkpoint")
+    _convert(OUT / "checkpoint")
     progress.print("30 steps of a small Megatron run, continued from its checkpoint, about 30 s")
-    with ThreadPoolExecutor() as pool:
-        tokens = MEGATRON_RUN / "tokens.npy"
-        run = pool.submit(_train, python, tree, OUT / "continued", config, tokens)
-        spec = parity.spec_of(OUT / "checkpoint" / "conversion.json")
-        rungs = parity.climb(spec, progress.print)
-        continued = run.result()
-    recorded = [float(word) for word in (MEGATRON_RUN / "losses.txt").read_text().split()]
-    console.print(show.continued(recorded, continued.losses))
+    spec = parity.spec_of(OUT / "checkpoint" / "conversion.json")
+    try:
+        top = parity.training(MEGATRON_RUN, tree, python, spec, progress.print)
+    except RunError as error:
+        raise DemoError(str(error)) from error
+    (curve,) = top.curves
+    console.print(show.continued(curve.reference, curve.ours))
     console.rule("muon-check, the first rungs and this run")
-    top = parity.training(MEGATRON_RUN, recorded, continued.losses)
+    rungs = parity.climb(spec, progress.print)
     report = parity.write(OUT / "parity.html", (*rungs, top), spec)
     console.print(
         f"{tally(report)}; curves, figures and their limits are in\n  {OUT / 'parity.html'}\n",
@@ -149,15 +146,11 @@ def _migrate(tree: Path) -> None:
     _tool("muon-migrate", "apply", str(tree.relative_to(ROOT)))
 
 
-def _convert(out: Path) -> dict[str, object]:
-    """Convert the recorded run's checkpoint; returns the configuration that continues it."""
+def _convert(out: Path) -> None:
+    """Convert the recorded run's checkpoint, and derive it again."""
     source, target = (str(path.relative_to(ROOT)) for path in (MEGATRON_RUN, out))
     _tool("muon-convert", "megatron2orbax", source, "--out", target)
     _tool("muon-convert", "verify", source, target)
-    report = json.loads((out / "conversion.json").read_text())
-    steps = len((MEGATRON_RUN / "losses.txt").read_text().split())
-    batch = {"per_device_batch_size": 4, "steps": report["step"] + steps}
-    return CPU | report["maxtext_config"] | batch | {"sparse_matmul": False, "megablox": False}
 
 
 def _tool(name: str, *arguments: str) -> None:
@@ -166,9 +159,7 @@ def _tool(name: str, *arguments: str) -> None:
         raise DemoError(f"{name} {arguments[0]} failed; see its message above")
 
 
-def _train(
-    python: Path, tree: Path, folder: Path, config: dict[str, object], tokens: Path | None = None
-) -> Trained:
+def _train(python: Path, tree: Path, folder: Path, config: dict[str, object]) -> Trained:
     """Train the MaxText in ``tree``; its output goes to ``folder/output.txt``."""
     folder.mkdir(parents=True)
     metrics, routing = folder / "metrics.jsonl", folder / "routing.json"
@@ -180,8 +171,6 @@ def _train(
         "JAX_PLATFORMS": "cpu",
         "DECOUPLE_GCLOUD": "TRUE",
     }
-    if tokens is not None:
-        environment["TOKENS"] = str(tokens)
     base_yml = tree / "maxtext" / "configs" / "base.yml"
     driver = ROOT / "demo" / "train.py"
     command = [str(python), str(driver), str(routing), str(base_yml), *options]

@@ -1,8 +1,7 @@
 """Train the MaxText on PYTHONPATH and report how its Muon was told to read every parameter.
 
-    [TOKENS=tokens.npy] python train.py ROUTING.json base.yml key=value ...
+    python train.py ROUTING.json base.yml key=value ...
 
-With TOKENS, int32 [steps, batch, length + 1], step s of this process reads ``tokens[s]``.
 Runs in MaxText's own Python. ROUTING.json receives ``{path: {shape, muon}}``, where ``muon`` holds
 the fields of the parameter's dimension numbers, or None in the AdamW branch.
 """
@@ -10,13 +9,11 @@ the fields of the parameter's dimension numbers, or None in the AdamW branch.
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 import optax
 
 
@@ -24,8 +21,6 @@ def main(routing_file: str, argv: list[str]) -> None:
     from maxtext.optimizers import optimizers
     from maxtext.trainers.pre_train import train
 
-    if "TOKENS" in os.environ:
-        _read_tokens(np.load(os.environ["TOKENS"]).astype(np.int32))
     seen: dict[str, Any] = {}
     optimizers.get_muon_weight_dimension_numbers = _noting(
         seen, optimizers.get_muon_weight_dimension_numbers
@@ -37,14 +32,6 @@ def main(routing_file: str, argv: list[str]) -> None:
         for path, shape in seen["shapes"].items()
     }
     Path(routing_file).write_text(json.dumps(rows, indent=1))
-
-
-def _read_tokens(tokens: np.ndarray) -> None:
-    from maxtext.input_pipeline import input_pipeline_interface
-
-    from checks.trainers.fixed_batches import fixed_batches
-
-    input_pipeline_interface.SyntheticDataIterator = fixed_batches(tokens)
 
 
 def _noting(seen: dict[str, Any], get_numbers: Any) -> Any:
