@@ -15,6 +15,7 @@ from codemods.fixers import (
     optimizer_imports,
     optimizer_tests,
     sharded_dimension_numbers,
+    tied_logits,
 )
 
 FIXERS: tuple[Fixer, ...] = (
@@ -27,6 +28,7 @@ FIXERS: tuple[Fixer, ...] = (
     config_fields.fixer,
     decoder_allow_list.fixer,
     base_yml.fixer,
+    tied_logits.fixer,
     optimizer_tests.fixer,
     muon_utils_tests.fixer,
 )
