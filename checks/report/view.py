@@ -135,8 +135,16 @@ def _rung(rung: Rung, most: int) -> RungView:
         worst=rows[0] if rows else None,
         rows=rows,
         charts=tuple(chart(joined, most) for joined in join(rung.curves)),
-        details=tuple((name, tabulate(value)) for name, value in rung.details.items()),
+        details=_details(rung.details),
     )
+
+
+def _details(details: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """Single values together, then each table under its name."""
+    tables = [(name, tabulate(value)) for name, value in details.items()]
+    single = [(name, value) for name, value in tables if not isinstance(value, Mapping)]
+    together = [("", {"columns": (), "rows": single})] if single else []
+    return (*together, *((name, value) for name, value in tables if isinstance(value, Mapping)))
 
 
 def _row(figure: Figure) -> Row:
