@@ -17,6 +17,7 @@ from .converted import Converted, converted, planned
 from .folder import RecordedRun
 from .gates import Gate, gate_of
 from .how import How
+from .losses import Losses
 from .maxtext import Job, Trained, train
 from .released import NOTE, released_config
 from .tree import Tree
@@ -25,7 +26,7 @@ from .windows import Window, cut
 
 _FLOOR_NOTE = (
     "noise floor: MaxText against itself with every weight one unit in the last place off at the "
-    "start; the recorded run has none of Megatron"
+    "start; the recorded run has none of Megatron for these steps"
 )
 
 
@@ -58,6 +59,11 @@ class Trial:
     setting: Setting
     how: How
 
+    @property
+    def recorded_floor(self) -> Losses | None:
+        """The run's, from its start on: of a window that starts afresh it says nothing."""
+        return None if self.how.restarted else self.run.floor
+
     def carry_out(self) -> Found:
         """Train; one process of MaxText for all windows.
 
@@ -67,7 +73,7 @@ class Trial:
         states = [self._state(window, nudged=False) for window in self.windows]
         spec, arguments = states[0].plan.spec, states[0].arguments
         gate = gate_of(spec, arguments, restarted=self.how.restarted)
-        is_measured = self.run.floor is None and (self.how.floor or gate.over_floor)
+        is_measured = self.recorded_floor is None and (self.how.floor or gate.over_floor)
         nudged = [self._state(window, nudged=True) for window in self.windows if is_measured]
         trained = self._train([*states, *nudged])
         notes = [NOTE] if self.how.as_released else list(states[0].plan.notes)
@@ -125,7 +131,7 @@ class Trial:
 
     def _floors(self, trained: Trained) -> list[Floats | None]:
         """|difference| of one side against itself: of Megatron where it was recorded."""
-        recorded, count = self.run.floor, len(self.windows)
+        recorded, count = self.recorded_floor, len(self.windows)
         if recorded is not None:
             windows = self.windows
             return [np.abs(cut(recorded, w.first, w.end) - self._reference(w)) for w in windows]
