@@ -33,7 +33,9 @@ class Gate:
 def gate_of(spec: MuonSpec | None, arguments: Mapping[str, Any], *, restarted: bool) -> Gate:
     """The gate for a run of this Muon and model, free or in windows restarted from checkpoints."""
     low = arguments.get("bf16") or arguments.get("fp16")
-    if low or (spec is not None and spec.ns_dtype != "float32"):
+    # Of a run by Adam alone the dtype of Newton-Schulz says nothing.
+    rounds = spec is not None and not spec.adam_only and spec.ns_dtype != "float32"
+    if low or rounds:
         return Gate("training_over_floor", over_floor=True)
     if not arguments.get("num_experts"):
         return Gate("training_dense")

@@ -112,6 +112,8 @@ def test_the_gate_follows_from_the_run(
 
 
 def test_bfloat16_newton_schulz_is_held_to_the_floor() -> None:
-    gate = gate_of(MEGATRON.replace(ns_dtype="bfloat16"), {}, restarted=False)
+    low = MEGATRON.replace(ns_dtype="bfloat16")
+    assert gate_of(low.replace(adam_only=True), {}, restarted=False).row == "training_dense"
+    gate = gate_of(low, {}, restarted=False)
     assert gate.over_floor
     assert gate.limit(None) == 0.0
