@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-import importlib
-
 import click
 
+from converters.lazy_group import LazyGroup
 from muon_fork.version import VERSION
 
 # Command to the module that holds it under the same name; loaded when it is called or described.
 COMMANDS = {
-    "parity": "checks.parity.cli",
-    "replay": "checks.replay.cli",
-    "routing": "checks.routing.cli",
-    "config": "checks.config.cli",
-    "record": "checks.record.cli",
-    "upstream": "checks.upstream.cli",
+    "parity": "checks.commands.parity",
+    "replay": "checks.commands.replay",
+    "routing": "checks.commands.routing",
+    "config": "checks.commands.config",
+    "record": "checks.commands.record",
+    "upstream": "checks.commands.upstream",
 }
 
 
-class Commands(click.Group):
-    """Loads a command's module when it is asked for."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name]), cmd_name)
-        return command
+class Commands(LazyGroup):
+    modules = COMMANDS
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-
 import click
 
+from converters.lazy_group import LazyGroup
 from muon_fork.version import VERSION
 
 # Command to the module that holds it under the same name; loaded when it is called or described.
@@ -19,17 +18,8 @@ COMMANDS = {
 }
 
 
-class Commands(click.Group):
-    """Loads a command's module when it is asked for."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name]), cmd_name)
-        return command
+class Commands(LazyGroup):
+    modules = COMMANDS
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from checks.cases import CASES
+from checks.commands.output import emit, fail, write
 from checks.training.options import how_words, training
 from checks.traps import TRAPS
 from muon_fork.presets import PRESETS, preset
@@ -99,11 +99,9 @@ def parity(
     _check_words(trap, run_dir, maxtext, python, steps, names)
     how = how_words(choices)
     if how and run_dir is None:
-        _fail(
-            "--windows, --as-released, --no-migrate, --no-scan, --floor and --spec need --run DIR"
-        )
+        fail("--windows, --as-released, --no-migrate, --no-scan, --floor and --spec need --run DIR")
     if run_dir is not None and dtype != "f32":
-        _fail("--run DIR has the run's own precision: leave --dtype out")
+        fail("--run DIR has the run's own precision: leave --dtype out")
     _check_files(json_out, html_out)
     try:
         from checks.setting import Setting
@@ -111,7 +109,7 @@ def parity(
         setting = Setting(preset(reference), device, dtype, level, trap, _tell, maxtext, python)
         report = _run(setting, names, run_dir, steps, how)
     except ModuleNotFoundError as error:
-        _fail(f"{error.name} is missing: install the toolkit with [jax]")
+        fail(f"{error.name} is missing: install the toolkit with [jax]")
     _show(report, json_out, html_out)
     if all(rung.outcome == "not_run" for rung in report.rungs):
         sys.exit(2)
@@ -142,23 +140,23 @@ def _check_words(
     """Words that contradict each other, before anything is loaded."""
     known = [row.name for row in TRAPS]
     if trap is not None and trap not in known:
-        _fail(f"unknown trap {trap}; known: {', '.join(known)}")
+        fail(f"unknown trap {trap}; known: {', '.join(known)}")
     if run_dir is None:
         if steps is not None:
-            _fail("--steps belongs to --run DIR")
+            fail("--steps belongs to --run DIR")
         if (maxtext or python) and "tpu_compile" not in names:
-            _fail("--maxtext and --python belong to --run DIR and --case tpu_compile")
+            fail("--maxtext and --python belong to --run DIR and --case tpu_compile")
     elif maxtext is None:
-        _fail("--run DIR needs --maxtext PATH: the checkout that repeats the run")
+        fail("--run DIR needs --maxtext PATH: the checkout that repeats the run")
     elif names or trap:
-        _fail("--run DIR is a rung of its own: leave --case and --trap out")
+        fail("--run DIR is a rung of its own: leave --case and --trap out")
 
 
 def _check_files(*files: str | None) -> None:
     """That the results can be written, before minutes are spent on them."""
     for name in files:
         if name not in (None, "-") and not Path(str(name)).absolute().parent.is_dir():
-            _fail(f"{name}: cannot be written: no folder {Path(str(name)).absolute().parent}")
+            fail(f"{name}: cannot be written: no folder {Path(str(name)).absolute().parent}")
 
 
 def _run(
@@ -177,7 +175,7 @@ def _run(
     try:
         cases = ladder.chosen(names, setting.level)
         if setting.trap and not is_mistake(setting):
-            _fail(f"--trap {setting.trap} changes nothing under this reference and dtype")
+            fail(f"--trap {setting.trap} changes nothing under this reference and dtype")
         devices.prefer(setting.device)
         environment = describe(setting.device)
         if run_dir is None:
@@ -185,7 +183,7 @@ def _run(
         else:
             rungs = (_training(run_dir, steps, setting, how),)
     except (DeviceError, SpecError, RunError, ladder.UnknownCase) as error:
-        _fail(str(error))
+        fail(str(error))
     if ladder.missed(rungs, setting):
         click.echo(f"muon-check: no rung that ran saw the trap {setting.trap}", err=True)
     precision = {"matmul precision": "highest", "dtype": setting.dtype}
@@ -197,7 +195,7 @@ def _training(run_dir: Path, steps: int | None, setting: Setting, how: Mapping[s
     from checks.training.folder import open_run
 
     if setting.maxtext is None:
-        _fail("--run DIR needs --maxtext PATH: the checkout that repeats the run")
+        fail("--run DIR needs --maxtext PATH: the checkout that repeats the run")
     run = open_run(run_dir)
     return compare(run, setting.maxtext, setting.python, steps, setting, How(**how))
 
@@ -212,26 +210,6 @@ def _show(report: Report, json_out: str | None, html_out: str | None) -> None:
     from checks.report import console, document, page
 
     if html_out is not None:
-        _write(Path(html_out), page.render(report))
-    if json_out == "-":
-        click.echo(_json(document.as_json(report)))
-        return
-    if json_out is not None:
-        _write(Path(json_out), _json(document.as_json(report)) + "\n")
-    console.show(report, Console())
-
-
-def _json(document: dict[str, Any]) -> str:
-    return json.dumps(document, indent=2, allow_nan=False)
-
-
-def _write(file: Path, text: str) -> None:
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        _fail(f"{file}: cannot be written: {error.strerror}")
-
-
-def _fail(message: str) -> NoReturn:
-    click.echo(f"muon-check: {message}", err=True)
-    sys.exit(2)
+        write(Path(html_out), page.render(report))
+    if emit(document.as_json(report), json_out):
+        console.show(report, Console())

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING
 
 import click
+
+from checks.commands.output import emit, fail
 
 if TYPE_CHECKING:
     from checks.config.table import Report
@@ -48,12 +49,8 @@ def config(
     if something cannot be read.
     """
     report = _compare(checkpoint, words, maxtext, maxtext_version)
-    if json_out is None:
+    if emit(report.as_json(), json_out):
         _print(report, everything)
-    elif json_out == "-":
-        click.echo(json.dumps(report.as_json(), indent=2, default=str))
-    else:
-        _write(Path(json_out), report.as_json())
     sys.exit(0 if report.passed else 1)
 
 
@@ -66,23 +63,11 @@ def _compare(
         from checks.training.errors import RunError
         from converters.errors import CheckpointError
     except ModuleNotFoundError as error:
-        _fail(f"{error.name} is missing: install the toolkit with [jax]")
+        fail(f"{error.name} is missing: install the toolkit with [jax]")
     try:
         return compare(checkpoint, words, maxtext, version)
     except (CheckpointError, ConfigError, RunError) as error:
-        _fail(str(error))
-
-
-def _fail(message: str) -> NoReturn:
-    click.echo(f"muon-check: {message}", err=True)
-    sys.exit(2)
-
-
-def _write(file: Path, report: dict[str, Any]) -> None:
-    try:
-        file.write_text(json.dumps(report, indent=2, default=str) + "\n")
-    except OSError as error:
-        _fail(f"{file}: cannot be written: {error.strerror}")
+        fail(str(error))
 
 
 def _print(report: Report, everything: bool) -> None:

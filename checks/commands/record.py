@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from checks.commands.output import emit, fail
 
 if TYPE_CHECKING:
     from checks.training.folder import RecordedRun
@@ -65,12 +65,12 @@ def record(
         from checks.record.assemble import Material, assemble
         from checks.training.errors import RunError
     except ModuleNotFoundError as error:
-        _fail(f"{error.name} is missing: install the toolkit with [orbax]")
+        fail(f"{error.name} is missing: install the toolkit with [orbax]")
     material = Material(losses, tokens, checkpoints, floor, first_step, notes)
     try:
         run = assemble(material, out)
     except RunError as error:
-        _fail(str(error))
+        fail(str(error))
     _show(run, json_out)
 
 
@@ -83,20 +83,9 @@ def _show(run: RecordedRun, json_out: str | None) -> None:
         "batch": list(run.tokens.shape[1:]),
         "notes": list(run.notes),
     }
-    if json_out == "-":
-        click.echo(json.dumps(told, indent=2))
+    if not emit(told, json_out):
         return
-    if json_out is not None:
-        try:
-            Path(json_out).write_text(json.dumps(told, indent=2) + "\n")
-        except OSError as error:
-            _fail(f"{json_out}: cannot be written: {error.strerror}")
     starts = ", ".join(map(str, run.checkpoints))
     click.echo(f"{run.folder}: steps {run.first_step} to {run.end_step - 1}, from {starts}")
     for note in run.notes:
         click.echo(f"note: {note}")
-
-
-def _fail(message: str) -> None:
-    click.echo(f"muon-check: {message}", err=True)
-    sys.exit(2)

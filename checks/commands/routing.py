@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING
 
 import click
+
+from checks.commands.output import emit, fail
 
 if TYPE_CHECKING:
     from checks.routing.side import Side
@@ -51,12 +52,8 @@ def routing(
     agree everywhere, 1 if not, 2 if one of them cannot be read or run.
     """
     report = _compare(checkpoint, maxtext, python, _given(words))
-    if json_out is None:
+    if emit(report.as_json(), json_out):
         _print(report)
-    elif json_out == "-":
-        click.echo(json.dumps(report.as_json(), indent=2))
-    else:
-        _write(Path(json_out), report.as_json())
     sys.exit(0 if report.passed else 1)
 
 
@@ -65,7 +62,7 @@ def _given(words: tuple[str, ...]) -> dict[str, str]:
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or not key:
-            _fail(f"--model-config {word}: expected KEY=VALUE")
+            fail(f"--model-config {word}: expected KEY=VALUE")
         given[key] = value
     return given
 
@@ -77,23 +74,11 @@ def _compare(checkpoint: Path, maxtext: Path, python: Path | None, given: dict[s
         from checks.training.errors import RunError
         from converters.errors import CheckpointError
     except ModuleNotFoundError as error:
-        _fail(f"{error.name} is missing: install the toolkit with [jax]")
+        fail(f"{error.name} is missing: install the toolkit with [jax]")
     try:
         return compare(checkpoint, maxtext, python, given)
     except (CheckpointError, RunError, RoutingError) as error:
-        _fail(str(error))
-
-
-def _fail(message: str) -> NoReturn:
-    click.echo(f"muon-check: {message}", err=True)
-    sys.exit(2)
-
-
-def _write(file: Path, report: dict[str, Any]) -> None:
-    try:
-        file.write_text(json.dumps(report, indent=2) + "\n")
-    except OSError as error:
-        _fail(f"{file}: cannot be written: {error.strerror}")
+        fail(str(error))
 
 
 def _print(report: Report) -> None:

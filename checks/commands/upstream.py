@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING
 
 import click
+
+from checks.commands.output import emit, fail
 
 if TYPE_CHECKING:
     from checks.upstream.report import Report
@@ -22,12 +22,8 @@ def upstream(json_out: str | None) -> None:
     take. Exit 0 if all agree, 1 with a list of what changed, 2 if there is no optax to compare.
     """
     report = _compare()
-    if json_out is None:
+    if emit(report.as_json(), json_out):
         _print(report)
-    elif json_out == "-":
-        click.echo(json.dumps(report.as_json(), indent=2))
-    else:
-        _write(Path(json_out), report.as_json())
     sys.exit(0 if report.passed else 1)
 
 
@@ -38,22 +34,10 @@ def _compare() -> Report:
         # The module, where ``optax.contrib`` may hide what the fork follows.
         from optax.contrib import _muon
     except ImportError as error:
-        _fail(f"optax with Muon is missing ({error}): install the toolkit with [jax]")
+        fail(f"optax with Muon is missing ({error}): install the toolkit with [jax]")
     from checks.upstream.report import compare
 
     return compare(_muon, str(optax.__version__))
-
-
-def _fail(message: str) -> NoReturn:
-    click.echo(f"muon-check: {message}", err=True)
-    sys.exit(2)
-
-
-def _write(file: Path, report: dict[str, Any]) -> None:
-    try:
-        file.write_text(json.dumps(report, indent=2) + "\n")
-    except OSError as error:
-        _fail(f"{file}: cannot be written: {error.strerror}")
 
 
 def _print(report: Report) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from checks.commands.output import emit, fail
 from checks.tolerances import limit as limit_of
 
 if TYPE_CHECKING:
@@ -50,19 +51,15 @@ def replay(
     overrides = dict(_field(word) for word in words)
     overrides |= {} if ns_eps is None else {"ns_eps": ns_eps}
     report = _compare(before, after, limit, overrides)
-    if json_out is None:
+    if emit(report.as_json(), json_out):
         _print(report)
-    elif json_out == "-":
-        click.echo(json.dumps(report.as_json(), indent=2))
-    else:
-        _write(Path(json_out), report.as_json())
     sys.exit(0 if report.passed else 1)
 
 
 def _field(word: str) -> tuple[str, Any]:
     name, equals, text = word.partition("=")
     if not equals:
-        _fail(f"--spec {word}: expected FIELD=VALUE")
+        fail(f"--spec {word}: expected FIELD=VALUE")
     try:
         return name, json.loads(text.lower() if text in ("True", "False", "None") else text)
     except ValueError:
@@ -74,23 +71,11 @@ def _compare(before: Path, after: Path, limit: float | None, overrides: dict[str
         from checks.replay.pair import ReplayError
         from checks.replay.report import compare
     except ModuleNotFoundError as error:
-        _fail(f"{error.name} is missing: install the toolkit with [jax]")
+        fail(f"{error.name} is missing: install the toolkit with [jax]")
     try:
         return compare(before, after, limit, overrides)
     except ReplayError as error:
-        _fail(str(error))
-
-
-def _fail(message: str) -> NoReturn:
-    click.echo(f"muon-check: {message}", err=True)
-    sys.exit(2)
-
-
-def _write(file: Path, report: dict[str, Any]) -> None:
-    try:
-        file.write_text(json.dumps(report, indent=2) + "\n")
-    except OSError as error:
-        _fail(f"{file}: cannot be written: {error.strerror}")
+        fail(str(error))
 
 
 def _print(report: Report) -> None:
