@@ -10,7 +10,6 @@ import numpy as np
 
 from checks.parameters import Leaves, Parameter
 from checks.references.matrices import Array
-from checks.tree import TREE
 
 from .state import Arrays
 
@@ -26,28 +25,25 @@ def in_layers(parameter: Parameter) -> bool:
     return parameter.model in _MODELS and all(_NUMBERED.search(leaf) for leaf in leaves)
 
 
-LAYERED: tuple[Parameter, ...] = tuple(p for p in TREE if in_layers(p))
+def apart(tree: tuple[Parameter, ...]) -> tuple[Parameter, ...]:
+    """Every parameter that lies in layers, once per layer."""
+    return tuple(_layer(p, number) for p in tree if in_layers(p) for number in range(COUNT))
 
 
-def apart() -> tuple[Parameter, ...]:
-    """Every parameter once per layer."""
-    return tuple(_layer(p, number) for p in LAYERED for number in range(COUNT))
-
-
-def scanned() -> tuple[Parameter, ...]:
-    """Every parameter once, with a leading axis of layers."""
-    return tuple(_stacked(p) for p in LAYERED)
+def scanned(tree: tuple[Parameter, ...]) -> tuple[Parameter, ...]:
+    """Every parameter that lies in layers, once, with a leading axis of layers."""
+    return tuple(_stacked(p) for p in tree if in_layers(p))
 
 
 def name_of(parameter: Parameter, layer: int) -> str:
     return f"{parameter.name} of layer {layer}"
 
 
-def stacked(arrays: Arrays) -> dict[str, Array]:
-    """Arrays of ``apart()`` as arrays of ``scanned()``."""
+def stacked(arrays: Arrays, tree: tuple[Parameter, ...]) -> dict[str, Array]:
+    """Arrays of ``apart(tree)`` as arrays of ``scanned(tree)``."""
     return {
         p.name: np.stack([arrays[name_of(p, n)] for n in range(COUNT)])
-        for p in LAYERED
+        for p in tree
         if name_of(p, 0) in arrays
     }
 

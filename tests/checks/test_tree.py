@@ -60,8 +60,8 @@ def test_rules_and_tree_agree(row: object) -> None:
 
 def test_scanned_leaves_are_the_layers_in_turn() -> None:
     rng = np.random.default_rng(0)
-    apart = {p.name: rng.standard_normal(p.shape) for p in layers.apart()}
-    whole = in_leaves(layers.stacked(apart), layers.scanned())
-    again, expected = layers.unscanned(whole), in_leaves(apart, layers.apart())
+    apart = {p.name: rng.standard_normal(p.shape) for p in layers.apart(TREE)}
+    whole = in_leaves(layers.stacked(apart, TREE), layers.scanned(TREE))
+    again, expected = layers.unscanned(whole), in_leaves(apart, layers.apart(TREE))
     assert set(again) == set(expected)
     assert all(np.array_equal(again[leaf], array) for leaf, array in expected.items())
