@@ -9,36 +9,27 @@ the checkpoint, the weights after the last of them, and the norm of each step's 
 from __future__ import annotations
 
 import json
-import os
 import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-import torch.distributed as dist
 
-from checks.references.megatron_cpu import importable
+from checks.trainers.megatron.building import inner
+from checks.trainers.megatron.groups import process_group
+from checks.trainers.megatron.options import Layout
+from checks.trainers.megatron.saving import metadata_of
 
-from .megatron_on_cpu import cpu_for_cuda
-from .megatron_resumes import build, inner, loss_of, prepare
+from .megatron_resumes import build, loss_of
 
 SAVED_AT, STEPS = 5, 24
 
 
 def main(arguments: Path, folder: Path, out: Path, *options: str) -> None:
-    # The model is tiny: more threads would only wait for each other.
-    torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR="127.0.0.1", RANK="0", WORLD_SIZE="1")
-    with importable(), cpu_for_cuda():
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-        try:
-            prepare()
-            run = Namespace(**json.loads(arguments.read_text()))
-            np.savez(out, **trained(run, folder, frozenset(options)))
-        finally:
-            dist.destroy_process_group()
+    with process_group(Layout(), 0, None, seed=7):
+        run = Namespace(**json.loads(arguments.read_text()))
+        np.savez(out, **trained(run, folder, frozenset(options)))
 
 
 def trained(run: Namespace, folder: Path, options: frozenset[str]) -> dict[str, Any]:
@@ -97,15 +88,11 @@ def optimizer_of(model: Any, run: Namespace) -> tuple[Any, Any]:
 
 
 def save(model: Any, optimizer: Any, schedule: Any, run: Namespace, folder: Path) -> None:
-    from megatron.core import dist_checkpointing, parallel_state
+    from megatron.core import dist_checkpointing
 
     iteration = folder / f"iter_{SAVED_AT:07d}"
     iteration.mkdir(parents=True)
-    metadata = {
-        "chained_optim_avoid_prefix": True,
-        "singleton_local_shards": False,
-        "dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True),
-    }
+    metadata = metadata_of()
     tensors = inner(model).sharded_state_dict(metadata=metadata)
     state = {
         **tensors,

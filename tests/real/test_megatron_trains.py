@@ -22,6 +22,7 @@ from checks.trainers.megatron.launch import TrainingFailed, record
 from checks.trainers.megatron.models import model
 from checks.trainers.megatron.options import Layout, Optimizer
 from checks.trainers.megatron.training import Training
+from checks.training.folder import open_run
 from tests.real.maxtext.trainer import built
 
 pytestmark = pytest.mark.real
@@ -62,6 +63,15 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Training, Path]:
     """Twenty steps and the iterations around them, by one process."""
     training = Training(model("qwen3"), steps=40, saves=(0, 20))
     return training, record(training, tmp_path_factory.mktemp("alone"))
+
+
+def test_the_noise_floor_starts_where_maxtext_does(tmp_path: Path) -> None:
+    record(Training(model("qwen3"), steps=6, saves=(3,)), tmp_path, floor=True)
+    run = open_run(tmp_path)
+    assert run.floor is not None
+    apart = np.abs(run.floor.values - run.losses.values)
+    assert not apart[:3].any()
+    assert 0 < apart[3:].max() < limit("training_dense")
 
 
 def test_other_layouts_save_the_same_bits(alone: tuple[Training, Path]) -> None:

@@ -64,6 +64,7 @@ _TARGETS = (
     "maxtext/utils/maxtext_muon_utils.py",
     "maxtext/configs/types.py",
     "maxtext/configs/base.yml",
+    "maxtext/layers/embeddings.py",
 )
 
 

@@ -99,7 +99,7 @@ def test_a_released_maxtext_is_migrated_in_a_copy_and_a_trap_is_caught() -> None
 
 def test_a_released_maxtext_is_refused_where_no_copy_is_wanted() -> None:
     how = How(migrate=False)
-    with pytest.raises(RunError, match=r"not migrated: .* muon-migrate apply"):
+    with pytest.raises(RunError, match=r"is not migrated, .* muon-migrate apply"):
         compare(open_run(RUNS / "qwen3"), trees.released("0.2.5"), None, 20, SETTING, how)
 
 

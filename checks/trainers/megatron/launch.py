@@ -10,8 +10,10 @@ import time
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from .stream import token_stream
 from .training import Training
@@ -21,6 +23,7 @@ TOKENS = "tokens.npy"
 LOSSES = "losses.txt"
 FLOOR = "floor_losses.txt"
 _POLL = 0.2  # seconds
+_DIRECTIONS: tuple[Literal[-1, 1], ...] = (1, -1)
 
 
 class TrainingFailed(RuntimeError):
@@ -38,7 +41,8 @@ def record(
 
     Args:
       folder: does not exist yet, or is empty.
-      floor: also train with every weight one unit in the last place off, for ``floor_losses``.
+      floor: also train from the first checkpoint with every weight one unit in the last place up,
+        and down, for ``floor_losses``: of each step the loss that is further off.
 
     Raises:
       TrainingFailed: a process ended badly.
@@ -50,10 +54,7 @@ def record(
     _run(training, folder, folder / TOKENS, progress)
     description: dict[str, object] = {"tokens": TOKENS, "losses": LOSSES}
     if floor:
-        progress("the same with every weight one unit in the last place off")
-        with tempfile.TemporaryDirectory() as scratch:
-            _run(training.replace(nudge=True, saves=()), Path(scratch), folder / TOKENS, progress)
-            (folder / FLOOR).write_bytes((Path(scratch) / LOSSES).read_bytes())
+        np.savetxt(folder / FLOOR, _floor(training, folder, progress), fmt="%.17g")
         description["floor_losses"] = FLOOR
     description["checkpoints"] = [f"iter_{step:07d}" for step in training.saves]
     description["notes"] = [_note(training)]
@@ -62,6 +63,28 @@ def record(
         tracker = folder / "latest_checkpointed_iteration.txt"
         tracker.write_text(str(max(training.saves)))
     return folder
+
+
+def _floor(
+    training: Training, folder: Path, progress: Callable[[str], None]
+) -> npt.NDArray[np.float64]:
+    """What Megatron's losses become by rounding alone, from where the other trainer starts.
+
+    One run is one sample: where a near tie of experts may or may not flip, two see more.
+    """
+    first = min(training.saves, default=0)
+    start = str(folder / f"iter_{first:07d}") if training.saves else ""
+    losses = np.loadtxt(folder / LOSSES)
+    furthest = losses.copy()
+    for direction in _DIRECTIONS:
+        progress(f"the same from step {first}, every weight one unit in the last place off")
+        moved = training.replace(nudge=direction, saves=(), start=start)
+        with tempfile.TemporaryDirectory() as scratch:
+            _run(moved, Path(scratch), folder / TOKENS, progress)
+            # Megatron saw no other weights before.
+            now = np.concatenate([losses[:first], np.loadtxt(Path(scratch) / LOSSES)])
+        furthest = np.where(np.abs(now - losses) > np.abs(furthest - losses), now, furthest)
+    return furthest
 
 
 def _note(training: Training) -> str:

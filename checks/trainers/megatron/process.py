@@ -31,7 +31,7 @@ def train(training: Training, folder: Path, tokens: Tokens, report: Callable[[st
     state = start(training)
     first = load_torch_dist(state, Path(training.start)) if training.start else 0
     if training.nudge:
-        nudge(state.model)
+        nudge(state.model, training.nudge * torch.inf)
     losses = []
     for step in range(first, training.steps + 1):
         if step in training.saves:
@@ -61,12 +61,11 @@ def start(training: Training) -> State:
     return State(model, optimizer, scheduler, arguments_of(training, config, settings))
 
 
-def nudge(model: Any) -> None:
-    """Every weight to the next float32 above it."""
+def nudge(model: Any, towards: float) -> None:
+    """Every weight to the next float32 in that direction."""
     with torch.no_grad():
         for parameter in model.parameters():
-            infinity = torch.full_like(parameter, torch.inf)
-            parameter.copy_(torch.nextafter(parameter, infinity))
+            parameter.copy_(torch.nextafter(parameter, torch.full_like(parameter, towards)))
 
 
 def take_step(training: Training, state: State, batch: Tokens) -> float | None:

@@ -27,7 +27,7 @@ class Training:
       form: of the checkpoints.
       seed: of the weights.
       start: iteration folder (torch_dist, of any layout) to start from; "" starts afresh.
-      nudge: move every weight by one unit in the last place before the first step.
+      nudge: move every weight by one unit in the last place before the first step: 1 up, -1 down.
       reference: whose optimizer: Megatron-Core's, or the one that RFC-0023 describes.
     """
 
@@ -39,7 +39,7 @@ class Training:
     form: Format = "torch_dist"
     seed: int = 7
     start: str = ""
-    nudge: bool = False
+    nudge: Literal[-1, 0, 1] = 0
     reference: Reference = "core"
 
     @property
