@@ -27,7 +27,7 @@ Shapes = dict[str, tuple[int, ...]]
 Arguments = Mapping[str, Any]
 Rows = Iterator[tuple[str, tuple[int, ...]]]
 
-_DENSE: dict[str, Any] = {
+DENSE: dict[str, Any] = {
     "num_layers": 2,
     "hidden_size": HIDDEN,
     "num_attention_heads": HEADS,
@@ -107,16 +107,16 @@ _GPT_OSS = {
 
 # By the converter's name of the family.
 MODELS: dict[str, dict[str, Any]] = {
-    "llama": _DENSE,
-    "mistral": _DENSE,
-    "qwen2": {**_DENSE, "add_qkv_bias": True},
-    "qwen3": {**_DENSE, "qk_layernorm": True},
-    "gemma2": {**_DENSE, **_GEMMA},
-    "gemma3": {**_DENSE, **_GEMMA, "num_layers": 7, "qk_layernorm": True},
-    "mixtral": {**_DENSE, **_MOE},
-    "qwen3_moe": {**_DENSE, **_MOE, "qk_layernorm": True},
-    "deepseek": {**_DENSE, **_MOE, **_MLA, **_DEEPSEEK},
-    "gpt_oss": {**_DENSE, **_MOE, **_GPT_OSS},
+    "llama": DENSE,
+    "mistral": DENSE,
+    "qwen2": {**DENSE, "add_qkv_bias": True},
+    "qwen3": {**DENSE, "qk_layernorm": True},
+    "gemma2": {**DENSE, **_GEMMA},
+    "gemma3": {**DENSE, **_GEMMA, "num_layers": 7, "qk_layernorm": True},
+    "mixtral": {**DENSE, **_MOE},
+    "qwen3_moe": {**DENSE, **_MOE, "qk_layernorm": True},
+    "deepseek": {**DENSE, **_MOE, **_MLA, **_DEEPSEEK},
+    "gpt_oss": {**DENSE, **_MOE, **_GPT_OSS},
 }
 
 

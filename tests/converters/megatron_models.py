@@ -12,49 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from checks.megatron_models import shapes, uses_muon
+from checks.megatron_models import DENSE, shapes, uses_muon
 from converters.megatron.run import OptimizerState, Run
 from converters.source import Array, Key, MomentumConvention, Source, SourceTensor, State
 
-COMMON: dict[str, Any] = {
+# Sizes of their own, and a vocabulary that Megatron padded.
+COMMON: dict[str, Any] = DENSE | {
     "num_layers": 2,
     "hidden_size": 64,
     "num_attention_heads": 4,
-    "group_query_attention": True,
     "num_query_groups": 2,
     "kv_channels": 16,
     "ffn_hidden_size": 96,
-    "swiglu": True,
-    "normalization": "RMSNorm",
-    "norm_epsilon": 1e-6,
-    "position_embedding_type": "rope",
-    "rotary_base": 10000,
     "vocab_size": 250,
     "padded_vocab_size": 256,
-    "untie_embeddings_and_output_weights": True,
-    "seq_length": 32,
-    "global_batch_size": 8,
-    "train_iters": 100,
-    "lr": 1e-3,
-    "min_lr": 1e-4,
-    "lr_decay_style": "cosine",
-    "lr_warmup_iters": 10,
-    "optimizer": "muon",
-    "muon_momentum": 0.95,
-    "muon_nesterov": False,
-    "muon_num_ns_steps": 5,
-    "muon_coefficient_type": "quintic",
-    "muon_scale_mode": "spectral",
-    "muon_extra_scale_factor": 0.2,
-    "muon_split_qkv": True,
-    "muon_fp32_matmul_prec": "high",
-    "weight_decay": 0.1,
-    "start_weight_decay": 0.1,
-    "end_weight_decay": 0.1,
-    "adam_beta1": 0.9,
-    "adam_beta2": 0.95,
-    "adam_eps": 1e-8,
-    "clip_grad": 1.0,
 }
 _MOE = {"num_experts": 4, "moe_ffn_hidden_size": 96, "moe_layer_freq": 1, "moe_router_topk": 2}
 _MLA = {
