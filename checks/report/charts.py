@@ -141,7 +141,8 @@ def _notes(curve: Curve, shown: Sequence[Point]) -> Iterable[str]:
         yield f"Of every {width} steps the one with the largest difference is drawn."
     equal = sum(a == b for a, b in zip(curve.reference, curve.ours, strict=True))
     if equal:
-        yield f"{equal} steps are equal to the bit; the lower panel has them on its bottom line."
+        steps, them = ("step is", "it") if equal == 1 else ("steps are", "them")
+        yield f"{equal} {steps} equal to the bit; the lower panel has {them} on its bottom line."
     unknown = sum(math.isnan(loss) for loss in curve.reference)
     if unknown:
         yield f"{unknown} steps have no recorded loss; they are left out."

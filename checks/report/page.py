@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from checks.result import Report
 from muon_fork.version import VERSION
@@ -29,5 +31,15 @@ def render(report: Report) -> str:
         lstrip_blocks=True,
     )
     environment.globals.update({name: getattr(wording, name) for name in WORDS})
+    environment.filters["whole"] = whole
     facts = {"version": VERSION, "form": FORM, "legend": LEGEND, "in_sight": IN_SIGHT}
     return environment.get_template("page.html.j2").render(view=view(report), **facts)
+
+
+def whole(text: str) -> Markup:
+    """Text whose numbers (``1e-05``) and flags (``--run``) are not broken at their hyphens."""
+    kept = Markup('<span class="whole">{}</span>')
+    broken = re.compile(r"\d-\d|^--")
+    return Markup(" ").join(
+        kept.format(word) if broken.search(word) else escape(word) for word in text.split(" ")
+    )

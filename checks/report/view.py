@@ -65,6 +65,7 @@ class View:
     outcome: Outcome
     headline: str
     summary: str
+    compared: str
     divergence: Divergence | None
     tiles: tuple[tuple[str, str, str], ...]
     rungs: tuple[RungView, ...]
@@ -81,9 +82,10 @@ def view(report: Report) -> View:
         outcome=outcome,
         headline=HEADLINES[outcome],
         summary=_summary(report, outcome),
+        compared=_compared(report),
         divergence=report.divergence,
         tiles=tuple(_tiles(report)),
-        rungs=tuple(_rung(rung, most) for rung in report.rungs),
+        rungs=tuple(_rung(rung, most, report.spec) for rung in report.rungs),
         heat=heat(report),
         limits=_limits(report),
     )
@@ -100,6 +102,27 @@ def _summary(report: Report, outcome: Outcome) -> str:
     return f"Failed: {', '.join(failed)}.{left_out}"
 
 
+def _compared(report: Report) -> str:
+    """What stood against what, and how far apart it may be; empty where nothing was measured."""
+    joined = [one.curve for rung in report.rungs for one in join(rung.curves)]
+    if joined:
+        worst = max(joined, key=lambda one: _nan_last(summarize(one).max_difference))
+        steps = sum(len(one.reference) for one in joined)
+        there = " there" if len(joined) > 1 else ""
+        limit = "" if worst.limit is None else f"; the limit{there} is {wording.plain(worst.limit)}"
+        return (
+            f"Compared: the losses of {worst.ours_name} and {worst.reference_name} on the same "
+            f"tokens, {steps} step{'' if steps == 1 else 's'}. They differ by at most "
+            f"{wording.short(summarize(worst).max_difference)}{limit}."
+        )
+    if not any(rung.figures for rung in report.rungs):
+        return ""
+    return (
+        "Compared: the optimizer that a migrated MaxText runs, with what each rung names. "
+        "No model was trained; muon-check parity --run does that."
+    )
+
+
 def _tiles(report: Report) -> list[tuple[str, str, str]]:
     """Name, number, remark."""
     figures = [(rung, figure) for rung in report.rungs for figure in rung.figures]
@@ -107,12 +130,14 @@ def _tiles(report: Report) -> list[tuple[str, str, str]]:
     if figures:
         rung, worst = max(figures, key=lambda pair: wording.share(pair[1]))
         value = wording.part(wording.share(worst))
-        number = "not a number" if math.isnan(worst.value) else f"{value} of its limit"
+        number = "not a number" if math.isnan(worst.value) else f"{value} × its limit"
         tiles.append(("worst figure", number, f"{rung.name}: {worst.subject}"))
     curves = [(r, c, summarize(c)) for r in report.rungs for c in r.curves]
     if curves:
         rung, curve, summary = max(curves, key=lambda one: _nan_last(one[2].max_difference))
         remark = f"{rung.name}: {curve.name}, {len(curve.reference)} steps"
+        if curve.limit is not None:
+            remark += f"; limit {wording.plain(curve.limit)}"
         if summary.max_floor is not None:
             remark += f"; noise floor {wording.short(summary.max_floor)}"
         number = wording.short(summary.max_difference)
@@ -128,14 +153,16 @@ def _nan_last(value: float) -> float:
     return math.inf if math.isnan(value) else value
 
 
-def _rung(rung: Rung, most: int) -> RungView:
+def _rung(rung: Rung, most: int, spec: Mapping[str, Any] | None) -> RungView:
     rows = tuple(_row(figure) for figure in wording.worst_first(rung.figures))
+    # The page shows the specification once, towards its end.
+    details = {k: v for k, v in rung.details.items() if not (k == "spec" and v == spec)}
     return RungView(
         rung=rung,
         worst=rows[0] if rows else None,
         rows=rows,
         charts=tuple(chart(joined, most) for joined in join(rung.curves)),
-        details=_details(rung.details),
+        details=_details(details),
     )
 
 

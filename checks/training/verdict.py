@@ -121,7 +121,7 @@ def _divergence(one: Compared, gate: Gate, precision: float) -> Divergence | Non
         "",
         "loss",
         f"MaxText {ours!r}, Megatron {reference!r}: {abs(ours - reference):.1e} apart, limit "
-        f"{limit:.1e}; {place} steps after the checkpoint",
+        f"{limit:.1e}; {place} step{'' if place == 1 else 's'} after the checkpoint",
     )
 
 

@@ -87,6 +87,26 @@ def test_a_page_of_many_long_curves_stays_below_a_megabyte() -> None:
     assert "Of every 7 steps the one with the largest difference is drawn." in html
 
 
+def test_the_head_says_what_was_compared_how_far_apart_it_is_and_the_limit() -> None:
+    report = samples.failed()
+    assert (
+        "Compared: the losses of MaxText and Megatron on the same tokens, 1300 steps. "
+        "They differ by at most 6.0e-02; the limit is 1e-05."
+    ) in re.sub("<[^>]*>", "", render(report))
+    report = dataclasses.replace(report, rungs=samples.lower_rungs())
+    assert "No model was trained; muon-check parity" in render(report)
+    nothing = dataclasses.replace(report, rungs=(samples.not_run("step", "no JAX"),))
+    assert "Compared:" not in render(nothing)
+
+
+def test_the_specification_is_shown_once() -> None:
+    report = samples.small()
+    rung = dataclasses.replace(report.rungs[0], details={"spec": {"a_field": 1}})
+    same = dataclasses.replace(report, rungs=(rung,), spec={"a_field": 1})
+    assert render(same).count("a_field") == 1
+    assert render(dataclasses.replace(same, spec={"a_field": 2})).count("a_field") == 2
+
+
 def test_thinning_a_curve_keeps_its_worst_step() -> None:
     curve = samples.curve("one", 1e-5, seed=5)
     worst = max(abs(a - b) for a, b in zip(curve.reference, curve.ours, strict=True))
