@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from checks.config.table import Report
 
 
-@click.command()
+@click.command(short_help="Which keys of a configuration would make it another run?")
 @click.argument("checkpoint", type=click.Path(path_type=Path), metavar="CKPT")
 @click.option(
     "--maxtext-config",

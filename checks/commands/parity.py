@@ -26,13 +26,13 @@ _REFERENCE = "megatron"
 _PRESETS = [row.name for row in PRESETS]
 
 
-@click.command()
+@click.command(short_help="The ladder of comparisons; with --run, loss by loss.")
 @click.option(
     "--level",
     type=click.Choice(["quick", "full"]),
     default="quick",
     show_default=True,
-    help="quick takes about a minute on two cores; full takes 1000 steps and every rung.",
+    help="quick: about a minute on two cores; full: 1000 steps, every parameter on every mesh.",
 )
 @click.option("--case", "names", multiple=True, metavar="NAME", help="Only this rung; repeatable.")
 @click.option(
@@ -40,7 +40,7 @@ _PRESETS = [row.name for row in PRESETS]
     type=click.Choice(_PRESETS),
     default=_REFERENCE,
     show_default=True,
-    help="What both sides must compute.",
+    help="Without --run: what both sides must compute.",
 )
 @click.option(
     "--device", type=click.Choice(["cpu", "gpu", "tpu"]), default="cpu", show_default=True
@@ -50,27 +50,38 @@ _PRESETS = [row.name for row in PRESETS]
     type=click.Choice(["f64", "f32", "bf16"]),
     default="f32",
     show_default=True,
-    help="bf16 is Newton-Schulz's alone.",
+    help="Without --run: of the comparison; bf16 for Newton-Schulz alone.",
 )
-@click.option("--trap", metavar="NAME", help="Switch a known mistake on: the ladder must see it.")
+@click.option("--trap", metavar="NAME", help="Make a known mistake on purpose: must end in exit 1.")
 @click.option("--list-cases", is_flag=True, help="Show the rungs and exit.")
 @click.option("--list-traps", is_flag=True, help="Show the known mistakes and exit.")
 @click.option("--json", "json_out", metavar="FILE", help="Write JSON to FILE; - is stdout.")
-@click.option("--html", "html_out", metavar="FILE", help="Write a page to FILE.")
 @click.option(
-    "--run", "run_dir", type=click.Path(path_type=Path), help="A recorded Megatron run to repeat."
+    "--html", "html_out", metavar="FILE", help="Write the report as one page for a browser."
+)
+@click.option(
+    "--run",
+    "run_dir",
+    type=click.Path(path_type=Path),
+    help="Folder of a checkpoint, its losses and its tokens.",
 )
 @click.option(
     "--maxtext",
     type=click.Path(path_type=Path),
-    help="The MaxText of --run and --case tpu_compile.",
+    help="For --run and --case tpu_compile: a checkout or an unpacked release. If it is not "
+    "migrated, a copy is.",
 )
 @click.option(
     "--python",
     type=click.Path(path_type=Path),
-    help="MaxText's own Python.",
+    help="The Python that has what this MaxText imports.",
 )
-@click.option("--steps", type=click.IntRange(min=1), help="With --run: only so many steps.")
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    help="With --run: only the first N steps after the checkpoint.",
+    metavar="N",
+)
 @training
 def parity(
     level: str,
@@ -89,7 +100,11 @@ def parity(
     steps: int | None,
     **choices: Any,
 ) -> None:
-    """Show that the fork computes what the reference computes, rung by rung.
+    """Show that a migrated MaxText computes what Megatron computes, cheapest comparison first.
+
+    Without --run: the optimizer alone, on built-in data, against float64 arithmetic and the
+    released optimizers that are installed. With --run DIR: the checkpoint in DIR is converted,
+    MaxText trains on the recorded tokens, and every loss is compared. A rung is one comparison.
 
     Exit 0 if every rung that ran is within its limits, 1 if one is not, 2 if nothing could run.
     """

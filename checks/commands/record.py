@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _PATH = click.Path(path_type=Path)
 
 
-@click.command()
+@click.command(short_help="Make the folder that parity --run repeats.")
 @click.option("--log", "losses", type=_PATH, required=True, help="Losses of every step.")
 @click.option(
     "--tokens",

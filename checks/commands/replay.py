@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from checks.replay.report import Report
 
 
-@click.command()
+@click.command(short_help="Is the step between two checkpoints the optimizer's?")
 @click.argument("before", type=click.Path(path_type=Path), metavar="CKPT_A")
 @click.argument("after", type=click.Path(path_type=Path), metavar="CKPT_B")
 @click.option("--json", "json_out", metavar="FILE", help="Write JSON to FILE; - is stdout.")
@@ -44,7 +44,8 @@ def replay(
 ) -> None:
     """Replay the step from CKPT_A to CKPT_B, consecutive checkpoints of one run.
 
-    Each may be in any format and parallel layout, and of any model family, that muon-convert reads.
+    Let Megatron save two steps in a row (--save-interval 1). Each checkpoint may be in any format
+    and parallel layout, and of any model family, that muon-convert reads.
     The clipped gradient is recovered from the optimizer state; the step is taken on MaxText-shaped
     arrays. Exit 0 if every weight is within the limit, 1 if not, 2 if the step cannot be replayed.
     """

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from checks.routing.table import Report, Row
 
 
-@click.command()
+@click.command(short_help="Each parameter's optimizer, matrices, scale and decay.")
 @click.argument("checkpoint", type=click.Path(path_type=Path), metavar="CKPT")
 @click.option(
     "--maxtext",
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     "--python",
     type=click.Path(path_type=Path),
     metavar="PY",
-    help="That runs this MaxText; default: of its own environment, or this one.",
+    help="The Python that runs this MaxText; default: the checkout's own, or this one.",
 )
 @click.option(
     "--model-config",

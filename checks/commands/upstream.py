@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from checks.upstream.report import Report
 
 
-@click.command()
+@click.command(short_help="Is the installed optax the one that is followed?")
 @click.option("--json", "json_out", metavar="FILE", help="Write JSON to FILE; - is stdout.")
 def upstream(json_out: str | None) -> None:
-    """Compare the installed optax's Muon with the one that the fork follows.
+    """Compare the installed optax's Muon with the one that the optimizer here follows.
 
     Names, arguments and defaults, and the updates of a few steps under every option that both
     take. Exit 0 if all agree, 1 with a list of what changed, 2 if there is no optax to compare.

@@ -14,7 +14,7 @@ from converters import options
 from .output import fail, write
 
 
-@click.command()
+@click.command(short_help="Format, run, optimizer and tensors of a Megatron checkpoint.")
 @click.argument("checkpoint", type=click.Path(path_type=Path))
 @click.option("--iteration", type=click.IntRange(0), metavar="N", help="Not the latest one.")
 @options.json_option

@@ -13,7 +13,7 @@ from converters import options
 from .output import print_result, reported
 
 
-@click.command()
+@click.command(short_help="MaxText back to Megatron.")
 @click.argument("checkpoint", type=options.FOLDER, metavar="DIR")
 @click.option("--like", type=options.FOLDER, required=True, metavar="CKPT")
 @click.option("--out", type=options.FOLDER, required=True, metavar="DIR2")

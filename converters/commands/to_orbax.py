@@ -14,7 +14,7 @@ from converters import options
 from .output import emit, print_result, reported
 
 
-@click.command()
+@click.command(short_help="Megatron to MaxText, weights and optimizer.")
 @click.argument("checkpoint", type=options.FOLDER)
 @options.writing
 @options.reading

@@ -14,7 +14,7 @@ from converters import options
 from .output import emit, reported
 
 
-@click.command()
+@click.command(short_help="Megatron to safetensors.")
 @click.argument("checkpoint", type=options.FOLDER)
 @options.writing
 @options.reading
@@ -33,7 +33,7 @@ def megatron2safetensors(
         _export(found, checkpoint, stop, **chosen)
 
 
-@click.command()
+@click.command(short_help="MaxText to safetensors.")
 @click.argument("checkpoint", type=options.FOLDER)
 @options.writing
 @options.sharding

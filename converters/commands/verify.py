@@ -13,7 +13,7 @@ from converters import options
 from .output import emit, reported
 
 
-@click.command()
+@click.command(short_help="Compare a conversion with its source, bit for bit.")
 @click.argument("source", type=options.FOLDER, metavar="SRC")
 @click.argument("converted", type=options.FOLDER, metavar="DST")
 @options.reading
