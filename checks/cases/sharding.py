@@ -18,6 +18,7 @@ from checks.sides.ours import Ours
 from checks.sides.pair import Step, moved, of_fork
 from checks.sides.settled import settled
 from checks.sides.state import Rates
+from checks.training.last_words import ended, last_words
 from checks.tree import SMALL, TREE
 
 NAME = "sharding"
@@ -75,8 +76,11 @@ def _simulated(setting: Setting) -> dict[str, Spread] | Rung:
         command = [sys.executable, "-P", "-m", "checks.mesh", str(request), str(answer)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
-            reason = f"the process with eight devices ended with: {done.stderr.strip()[-800:]}"
-            return Rung(NAME, TITLE, Outcome.FAILED, reason=reason)
+            reason = (
+                f"nothing was compared: the process with {DEVICES} simulated devices "
+                f"{ended(done.returncode)}:\n{last_words(done.stderr)}"
+            )
+            return Rung(NAME, TITLE, Outcome.NOT_RUN, reason=reason)
         return transfer.read_answer(answer)
 
 

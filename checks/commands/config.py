@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from checks.commands.output import emit, fail
+from checks.commands.output import check_files, emit, fail
 
 if TYPE_CHECKING:
     from checks.config.table import Report
@@ -48,6 +48,7 @@ def config(
     argument, the user's value and the key to set. Exit 0 if nothing differs, 1 if something does, 2
     if something cannot be read.
     """
+    check_files(json_out)
     report = _compare(checkpoint, words, maxtext, maxtext_version)
     if emit(report.as_json(), json_out):
         _print(report, everything)

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from checks.cases import CASES
-from checks.commands.output import emit, fail, write
+from checks.commands.output import check_files, emit, fail, write
 from checks.training.options import how_words, training
 from checks.traps import TRAPS
 from muon_fork.presets import PRESETS, preset
@@ -115,9 +116,11 @@ def parity(
     how = how_words(choices)
     if how and run_dir is None:
         fail("--windows, --as-released, --no-migrate, --no-scan, --floor and --spec need --run DIR")
-    if run_dir is not None and dtype != "f32":
-        fail("--run DIR has the run's own precision: leave --dtype out")
-    _check_files(json_out, html_out)
+    if run_dir is not None:
+        _check_settled_by_run()
+    if html_out == "-":
+        fail("--html -: a page needs a file of its own")
+    check_files(json_out, html_out)
     try:
         from checks.setting import Setting
 
@@ -167,11 +170,12 @@ def _check_words(
         fail("--run DIR is a rung of its own: leave --case and --trap out")
 
 
-def _check_files(*files: str | None) -> None:
-    """That the results can be written, before minutes are spent on them."""
-    for name in files:
-        if name not in (None, "-") and not Path(str(name)).absolute().parent.is_dir():
-            fail(f"{name}: cannot be written: no folder {Path(str(name)).absolute().parent}")
+def _check_settled_by_run() -> None:
+    """What the recorded run decides may not be given beside it."""
+    context = click.get_current_context()
+    for name in ("dtype", "level", "reference"):
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            fail(f"--run DIR has the run's own {name}: leave --{name} out")
 
 
 def _run(
@@ -182,7 +186,7 @@ def _run(
     how: Mapping[str, Any],
 ) -> Report:
     from checks.parity import ladder
-    from checks.report.environment import DeviceError, describe
+    from checks.report.environment import DeviceError, describe, of_trainer
     from checks.sides import devices
     from checks.sides.settled import is_mistake
     from checks.training.errors import RunError
@@ -191,18 +195,20 @@ def _run(
         cases = ladder.chosen(names, setting.level)
         if setting.trap and not is_mistake(setting):
             fail(f"--trap {setting.trap} changes nothing under this reference and dtype")
-        devices.prefer(setting.device)
-        environment = describe(setting.device)
+        # Of a run only the trainer's own Python needs the device: ours would keep it busy.
+        devices.prefer(setting.device if run_dir is None else "cpu")
         if run_dir is None:
+            environment = {**describe(setting.device), "dtype": setting.dtype}
             rungs = ladder.climb(cases, setting)
         else:
             rungs = (_training(run_dir, steps, setting, how),)
+            environment = {**of_trainer(rungs[0].details["trained"])}
     except (DeviceError, SpecError, RunError, ladder.UnknownCase) as error:
         fail(str(error))
     if ladder.missed(rungs, setting):
         click.echo(f"muon-check: no rung that ran saw the trap {setting.trap}", err=True)
-    precision = {"matmul precision": "highest", "dtype": setting.dtype}
-    return ladder.report(rungs, setting, {**environment, **precision}, _command())
+    environment["matmul precision"] = "highest"
+    return ladder.report(rungs, setting, environment, _command())
 
 
 def _training(run_dir: Path, steps: int | None, setting: Setting, how: Mapping[str, Any]) -> Rung:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from checks.commands.output import emit, fail
+from checks.commands.output import check_files, emit, fail
 
 if TYPE_CHECKING:
     from checks.training.folder import RecordedRun
@@ -61,6 +61,7 @@ def record(
     To record while Megatron trains, add two lines to its script before pretrain():
     `from checks.record.hook import record` and `record("RUN")`.
     """
+    check_files(json_out)
     try:
         from checks.record.assemble import Material, assemble
         from checks.training.errors import RunError

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from checks.commands.output import emit, fail
+from checks.commands.output import check_files, emit, fail
 from checks.tolerances import limit as limit_of
 
 if TYPE_CHECKING:
@@ -49,6 +50,9 @@ def replay(
     The clipped gradient is recovered from the optimizer state; the step is taken on MaxText-shaped
     arrays. Exit 0 if every weight is within the limit, 1 if not, 2 if the step cannot be replayed.
     """
+    check_files(json_out)
+    if limit is not None and math.isnan(limit):
+        fail("--limit nan: expected a number")
     overrides = dict(_field(word) for word in words)
     overrides |= {} if ns_eps is None else {"ns_eps": ns_eps}
     report = _compare(before, after, limit, overrides)

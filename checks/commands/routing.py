@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from checks.commands.output import emit, fail
+from checks.commands.output import check_files, emit, fail
 
 if TYPE_CHECKING:
     from checks.routing.side import Side
@@ -51,6 +51,7 @@ def routing(
     on the learning rate. MaxText is asked in its own Python; nothing is trained. Exit 0 if both
     agree everywhere, 1 if not, 2 if one of them cannot be read or run.
     """
+    check_files(json_out)
     report = _compare(checkpoint, maxtext, python, _given(words))
     if emit(report.as_json(), json_out):
         _print(report)

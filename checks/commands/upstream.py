@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from checks.commands.output import emit, fail
+from checks.commands.output import check_files, emit, fail
 
 if TYPE_CHECKING:
     from checks.upstream.report import Report
@@ -21,6 +21,7 @@ def upstream(json_out: str | None) -> None:
     Names, arguments and defaults, and the updates of a few steps under every option that both
     take. Exit 0 if all agree, 1 with a list of what changed, 2 if there is no optax to compare.
     """
+    check_files(json_out)
     report = _compare()
     if emit(report.as_json(), json_out):
         _print(report)

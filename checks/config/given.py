@@ -56,6 +56,8 @@ def _word(word: str) -> tuple[str, Any]:
 
 def _file(file: Path) -> tuple[dict[str, Any], str | None]:
     found = read_yaml(file)
+    if not isinstance(found.get("maxtext_config", {}), dict):
+        raise ConfigError(f"{file}: maxtext_config is {found['maxtext_config']!r}, expected keys")
     if isinstance(found.get("maxtext_config"), dict):
         version = found.get("maxtext_version")
         return dict(found["maxtext_config"]), None if version is None else str(version)

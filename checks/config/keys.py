@@ -168,7 +168,7 @@ _LOSS = (
         ("use_qwix_quantization", "fp8", False),
     ),
     Key("dtypes", "matmul_precision", (), OPEN, rounding=True),
-    *_of("data", ("packing", "", False)),
+    *_of("data", ("packing", "reset_attention_mask", False)),
 )
 _STATE = _of(
     "train state",

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,34 +53,58 @@ def assemble(material: Material, out: Path) -> RecordedRun:
     if not out.parent.is_dir():
         raise RunError(f"{out.parent}: no such folder")
     try:
-        with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as scratch:
-            growing = Path(scratch) / out.name
+        scratch = tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-")
+    except OSError as error:
+        raise RunError(f"{out.parent}: cannot be written: {error.strerror or error}") from error
+    with scratch as name:
+        growing = Path(name) / out.name
+        brought: dict[Path, str] = {}
+        try:
             growing.mkdir()
-            _fill(growing, material)
+            _fill(growing, material, brought)
             open_run(growing)
             growing.rename(out)
-    except OSError as error:
-        raise RunError(f"{error.filename or out}: {error.strerror or error}") from error
+        except OSError as error:
+            raise RunError(f"{error.filename or out}: {error.strerror or error}") from error
+        except RunError as error:
+            raise RunError(_in_words_of_the_user(str(error), brought)) from error
     return open_run(out)
 
 
-def _fill(folder: Path, material: Material) -> None:
+def _in_words_of_the_user(message: str, brought: Mapping[Path, str]) -> str:
+    """The copies are gone when the message is read: it names what they were made from."""
+    for target, source in sorted(brought.items(), reverse=True):
+        message = message.replace(str(target), source)
+    return message
+
+
+def _fill(folder: Path, material: Material, brought: dict[Path, str]) -> None:
+    """Bring everything; ``brought`` receives where each part of ``folder`` is from."""
     told: dict[str, Any] = {"first_step": material.first_step, "notes": list(material.notes)}
-    told["losses"] = _bring(material.losses, folder)
+    told["losses"] = _bring(material.losses, folder, brought)
     if material.floor is not None:
-        told["floor_losses"] = _bring(material.floor, folder, "floor-")
+        told["floor_losses"] = _bring(material.floor, folder, brought, "floor-")
+    brought[folder / "tokens.npy"] = ", ".join(map(str, material.tokens))
+    brought[folder / NAME] = "--first-step"
     _join([read_tokens(path) for path in material.tokens], material.tokens, folder / "tokens.npy")
     for path in iterations(list(material.checkpoints)):
-        _bring(path, folder)
+        _bring(path, folder, brought)
     (folder / NAME).write_text(json.dumps(told, indent=1) + "\n")
 
 
-def _bring(path: Path, folder: Path, prefix: str = "") -> str:
-    """Put a file or a folder into ``folder``; its name there."""
+def _bring(path: Path, folder: Path, brought: dict[Path, str], prefix: str = "") -> str:
+    """Put a file or a folder into ``folder``; its name there.
+
+    Raises:
+      RunError: it is missing, or something else has its name there.
+    """
     if not path.exists():
         raise RunError(f"{path}: no such file or folder")
+    target = folder / (prefix + path.resolve().name)
+    if target in brought:
+        raise RunError(f"{path}: {brought[target]} has the same name: only one of them fits in")
+    brought[target] = str(path)
     path = path.resolve()
-    target = folder / (prefix + path.name)
     if path.is_dir():
         shutil.copytree(path, target, copy_function=_link)
     else:

@@ -55,7 +55,8 @@ class Report:
 
     @property
     def worst(self) -> float:
-        return max(row.difference for row in self.rows)
+        """The largest difference; a NaN, where there is one."""
+        return float(np.max([row.difference for row in self.rows]))
 
     @property
     def passed(self) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from checks.result import Curve
 
 from .axes import Axis, Tick, linear, logarithmic
-from .series import Joined, Point, Summary, points, summarize
+from .series import Joined, Point, Summary, points, stretch, summarize
 from .wording import plain, short
 
 # Units of a panel's drawing; it is stretched to whatever width the page has.
@@ -59,7 +59,7 @@ def chart(joined: Joined, most: int) -> Chart:
         gaps=_gaps(shown, x, curve.limit, joined.restarts),
         steps=tuple(x.ticks(about=7)),
         description=describe(joined, summary),
-        notes=tuple(_notes(curve, shown)),
+        notes=tuple(_notes(curve, shown, stretch(curve, most))),
         data=_data(shown),
     )
 
@@ -135,10 +135,10 @@ def _words(places: Sequence[tuple[int, int]]) -> str:
     return " ".join(f"{across},{down}" for across, down in places)
 
 
-def _notes(curve: Curve, shown: Sequence[Point]) -> Iterable[str]:
-    if len(shown) < len(curve.reference):
-        width = math.ceil(len(curve.reference) / len(shown))
-        yield f"Of every {width} steps the one with the largest difference is drawn."
+def _notes(curve: Curve, shown: Sequence[Point], width: int) -> Iterable[str]:
+    if width > 1:
+        floor = "" if curve.floor is None else ", and the one with the largest floor"
+        yield f"Of every {width} steps the one with the largest difference is drawn{floor}."
     equal = sum(a == b for a, b in zip(curve.reference, curve.ours, strict=True))
     if equal:
         steps, them = ("step is", "it") if equal == 1 else ("steps are", "them")

@@ -7,7 +7,7 @@ import os
 import platform
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from muon_fork.version import VERSION
 
@@ -58,12 +58,33 @@ def describe(device: str) -> Mapping[str, str]:
     import jax
 
     first = find_device(device)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     facts = {
         "device": f"{first.platform} x {len(jax.devices(device))}",
         "device kind": first.device_kind,
         "matmul precision": str(_setting("jax_default_matmul_precision") or "default"),
         "float64": "on" if _setting("jax_enable_x64") else "off",
+    }
+    return facts | _toolkit()
+
+
+def of_trainer(facts: Mapping[str, Any]) -> Mapping[str, str]:
+    """Of a MaxText that trained in its own Python, whose device need not be one of ours.
+
+    Args:
+      facts: what it said of itself: platform, device, devices, versions by package.
+    """
+    versions: Mapping[str, str] = facts.get("versions", {})
+    return {
+        "device": f"{facts.get('platform')} x {facts.get('devices')}",
+        "device kind": str(facts.get("device")),
+        **{f"{name} of MaxText": version for name, version in versions.items()},
+        **_toolkit(),
+    }
+
+
+def _toolkit() -> dict[str, str]:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    facts = {
         "cores": str(cores),
         "platform": platform.platform(),
         "python": platform.python_version(),

@@ -14,9 +14,12 @@ from muon_fork.version import VERSION
 from . import wording
 from .heat import LEGEND
 from .schema import FORM
-from .view import IN_SIGHT, view
+from .view import IN_SIGHT, POINTS, view
 
 TEMPLATES = Path(__file__).with_name("templates")
+# Bytes that a page may have, and how often its curves are drawn with half the points for it.
+LARGEST = 1_000_000
+HALVINGS = 8
 # What the templates write numbers with.
 WORDS = ("gated", "near_one", "plain", "seconds", "short", "tally", "words")
 
@@ -33,7 +36,12 @@ def render(report: Report) -> str:
     environment.globals.update({name: getattr(wording, name) for name in WORDS})
     environment.filters["whole"] = whole
     facts = {"version": VERSION, "form": FORM, "legend": LEGEND, "in_sight": IN_SIGHT}
-    return environment.get_template("page.html.j2").render(view=view(report), **facts)
+    template, page = environment.get_template("page.html.j2"), ""
+    for halving in range(HALVINGS):
+        page = template.render(view=view(report, POINTS >> halving), **facts)
+        if len(page.encode()) < LARGEST:
+            break
+    return page
 
 
 def whole(text: str) -> Markup:

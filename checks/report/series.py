@@ -113,16 +113,34 @@ def summarize(curve: Curve) -> Summary:
 
 
 def points(curve: Curve, most: int) -> list[Point]:
-    """At most ``most`` steps: of each run of neighbours the one with the largest difference."""
-    shown = every_point(curve)
-    width = max(1, math.ceil(len(shown) / most))
-    return [max(shown[i : i + width], key=_badness) for i in range(0, len(shown), width)]
+    """At most ``most`` steps: of each ``stretch`` the one with the largest difference and the one
+    with the largest floor, so that no maximum is lost."""
+    shown, width = every_point(curve), stretch(curve, most)
+    if width == 1:
+        return shown
+    kept: list[Point] = []
+    for start in range(0, len(shown), width):
+        near = shown[start : start + width]
+        worst = {max(near, key=badness).step: None for badness in (_badness, _floor)}
+        kept += [point for point in near if point.step in worst]
+    return kept
+
+
+def stretch(curve: Curve, most: int) -> int:
+    """Of how many neighbouring steps the worst ones are shown."""
+    steps = len(curve.reference)
+    kept = 1 if curve.floor is None else 2
+    return 1 if steps <= most else math.ceil(steps / max(1, most // kept))
 
 
 def _badness(point: Point) -> float:
     if not point.known:
         return -1.0
     return math.inf if math.isnan(point.difference) else point.difference
+
+
+def _floor(point: Point) -> float:
+    return -1.0 if point.floor is None or not point.known else point.floor
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -15,9 +15,9 @@ from .document import reason_of
 from .heat import Heat, heat, shade
 from .series import join, summarize
 
-# Points of all curves together: a page of many curves stays below a megabyte.
+# Points of all curves together, at most; a page that becomes too large gets fewer.
 POINTS = 10_000
-MOST_POINTS, LEAST_POINTS = 1_500, 150
+MOST_POINTS, LEAST_POINTS = 1_500, 12
 # Figures of a rung in sight; the others are a click away.
 IN_SIGHT = 12
 # Powers of ten, of value over limit, that the little scale beside a figure spans.
@@ -73,10 +73,11 @@ class View:
     limits: tuple[Limit, ...]
 
 
-def view(report: Report) -> View:
+def view(report: Report, most_points: int = POINTS) -> View:
+    """What the page shows, with at most that many points of all curves together."""
     outcome = wording.verdict(report)
     curves = sum(len(join(rung.curves)) for rung in report.rungs)
-    most = min(MOST_POINTS, max(LEAST_POINTS, POINTS // max(1, curves)))
+    most = min(MOST_POINTS, max(LEAST_POINTS, most_points // max(1, curves)))
     return View(
         report=report,
         outcome=outcome,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from checks.training.last_words import ended, last_words
 from checks.training.tree import Tree
 from muon_fork.dimension_numbers import MuonDimensionNumbers
 from muon_fork.packing import Plan, make_plan
@@ -98,9 +99,10 @@ def _run(command: list[str], tree: Tree, folder: Path) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise RoutingError(f"{tree.named}: cannot be run by {command[0]}: {error}") from error
     if done.returncode:
-        lines = [line for line in done.stderr.strip().splitlines() if line.strip()]
-        last = "\n  ".join(lines[-4:]) or f"exit {done.returncode}"
-        raise RoutingError(f"{tree.named}: this MaxText cannot build the model:\n  {last}")
+        raise RoutingError(
+            f"{tree.named}: this MaxText cannot build the model; it {ended(done.returncode)}:\n"
+            f"{last_words(done.stderr)}"
+        )
 
 
 def answer_of(said: Mapping[str, Any]) -> Answer:

@@ -23,7 +23,7 @@ from muon_fork.model_dimensions import ModelDimensions
 from muon_fork.rules import dimension_numbers_for
 from muon_fork.spec import MuonSpec
 
-from .maxtext import Answer, ask, sides
+from .maxtext import Answer, RoutingError, ask, sides
 from .megatron import has_states, megatron_side
 from .side import Side, differences
 
@@ -114,6 +114,8 @@ def _words(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The configuration of the conversion as far as the MaxText knows its keys."""
     known = set(_KEY.findall(tree.base_yml.read_text()))
+    if strange := [key for key in given if key not in known]:
+        raise RoutingError(f"--model-config: {tree.named} has no key {', '.join(strange)}")
     config = {key: value for key, value in plan.maxtext_config.items() if key not in given}
     unknown = [key for key in config if key not in known]
     words = command_line({key: value for key, value in config.items() if key in known})

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from checks.training.errors import RunError
+from checks.training.last_words import ended, last_words
 from checks.training.tree import Tree
 from converters.maxtext.config import command_line
 
@@ -103,8 +104,8 @@ def compile_step(tree: Tree, python: Path, folder: Path, config: Mapping[str, An
             check=False,
         )
     if done.returncode or not (folder / "facts.json").exists():
-        tail = "\n".join(output.read_text(errors="replace").splitlines()[-15:])
-        raise RunError(f"train_compile of {tree.named} ended with {done.returncode}:\n{tail}")
+        said = last_words(output.read_text(errors="replace"))
+        raise RunError(f"train_compile of {tree.named} {ended(done.returncode)}:\n{said}")
     facts = json.loads((folder / "facts.json").read_text())
     if Path(facts["package"]).resolve() != tree.base.resolve():
         raise RunError(f"{python}: compiled the MaxText in {facts['package']}, not {tree.base}")

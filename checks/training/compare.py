@@ -13,7 +13,7 @@ from checks.setting import Setting
 from .errors import RunError
 from .folder import RecordedRun
 from .how import How
-from .interpreter import interpreter
+from .interpreter import interpreter, require_device
 from .tree import Tree, migrated_copy, open_tree
 from .trial import Trial
 from .verdict import judge
@@ -49,6 +49,7 @@ def compare(
     tree = open_tree(maxtext)
     _require_usable(tree, how)
     chosen = interpreter(python, tree)
+    require_device(chosen, setting.device)
     with tempfile.TemporaryDirectory(prefix="muon-check-") as scratch:
         folder = Path(scratch)
         if tree.status != "migrated" and not how.as_released:

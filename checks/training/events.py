@@ -46,7 +46,7 @@ def scalars(path: Path) -> Iterator[tuple[int, str, float]]:
         for place, payload in _records(file):
             try:
                 yield from _values(payload)
-            except (ValueError, IndexError, struct.error) as error:
+            except (ValueError, TypeError, AttributeError, IndexError, struct.error) as error:
                 raise RunError(f"{file}: no event at byte {place}: {error}") from error
 
 
@@ -73,7 +73,7 @@ def _records(file: Path) -> Iterator[tuple[int, bytes]]:
 
 def _values(event: bytes) -> Iterator[tuple[int, str, float]]:
     fields = list(_fields(event))
-    step = next((value for number, value in fields if number == 2), 0)
+    step = int(next((value for number, value in fields if number == 2), 0))
     summaries = [value for number, value in fields if number == 5]
     for summary in summaries:
         for number, value in _fields(summary):

@@ -17,6 +17,7 @@ from .losses import Format, Losses, from_steps, printed_precision, read_text
 STEP_KEYS = (("iteration", 1), ("step", 0), ("_step", 1))
 LOSS_KEYS = ("lm loss", "loss", "lm_loss", "train_loss")
 
+_PRINTED = re.compile(r"[-+]?(nan|inf(inity)?|[.\d]+(e[-+]?\d+)?)", re.IGNORECASE | re.ASCII)
 _ITERATION = re.compile(r"\biteration\s+(\d+)/\s*\d+ \|")
 _LM_LOSS = re.compile(r"\| lm loss: ([-+.\w]+) \|")
 _TROUBLE = re.compile(r"number of (skipped|nan) iterations:\s+(\d+)")
@@ -25,6 +26,9 @@ _VOCABULARY = re.compile(r"padded vocab \(size: \d+\).*\(new size: (\d+)\)")
 
 
 def _number(word: str) -> Decimal | None:
+    """Of text as programs print numbers: Decimal takes 1_0 and other scripts' digits, too."""
+    if not _PRINTED.fullmatch(word):
+        return None
     try:
         return Decimal(word)
     except InvalidOperation:
@@ -36,7 +40,7 @@ def _head(path: Path) -> str:
     try:
         with path.open("rb") as stream:
             lines = (line.strip() for line in stream.read(1 << 16).splitlines())
-            return next((line for line in lines if line), b"").decode("utf-8", "replace")
+            return next((line for line in lines if line), b"").decode("utf-8-sig", "replace")
     except OSError:
         return ""
 
@@ -47,9 +51,7 @@ def _is_numbers(path: Path) -> bool:
 
 def _read_numbers(path: Path, first_step: int) -> Losses:
     numbers = []
-    for place, line in enumerate(read_text(path).splitlines(), 1):
-        if not line.strip():
-            continue
+    for place, line in enumerate(read_text(path).rstrip().splitlines(), 1):
         number = _number(line.strip())
         if number is None:
             raise RunError(f"{path}:{place}: {line.strip()[:40]!r} is no number, expected a loss")

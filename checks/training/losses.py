@@ -88,10 +88,12 @@ def from_steps(
     if not by_step:
         raise RunError(f"{path}: holds no loss")
     first, last = min(by_step), max(by_step)
-    gaps = [step for step in range(first, last) if step not in by_step]
-    if gaps:
+    missing = last - first + 1 - len(by_step)
+    if missing:
+        # A stray number may be far off: the gap is looked for among the steps that are there.
+        gap = next(step + 1 for step in sorted(by_step) if step + 1 not in by_step)
         raise RunError(
-            f"{path}: the loss of step {gaps[0]} is missing ({len(gaps)} of the steps {first} to "
+            f"{path}: the loss of step {gap} is missing ({missing} of the steps {first} to "
             f"{last} are): a loss of every step is needed (Megatron: --log-interval 1)"
         )
     values = np.array([by_step[step] for step in range(first, last + 1)], np.float64)
@@ -117,7 +119,7 @@ def printed_precision(numbers: Sequence[Decimal]) -> float:
     if not places:
         return 0.0
     is_fixed = len(set(places)) == 1 or len({len(n.digits) for n in finite}) == 1
-    return float(0.5 * 10.0 ** (max(places) if is_fixed else min(places)))
+    return float(f"5e{(max(places) if is_fixed else min(places)) - 1}")
 
 
 def read_text(path: Path) -> str:
@@ -127,7 +129,7 @@ def read_text(path: Path) -> str:
       RunError: it cannot be read, or is no text.
     """
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise RunError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

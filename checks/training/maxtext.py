@@ -17,6 +17,7 @@ import numpy.typing as npt
 from converters.maxtext.config import command_line
 
 from .errors import RunError
+from .last_words import ended, last_words
 from .tree import Tree
 
 _TRAINERS = Path(__file__).resolve().parents[1] / "trainers"
@@ -163,8 +164,8 @@ def _run(tree: Tree, python: Path, folder: Path, device: str, report: Callable[[
                 process.kill()
                 process.wait()
     if process.returncode:
-        tail = "\n".join(output.read_text(errors="replace").splitlines()[-15:])
-        raise RunError(f"MaxText in {tree.named} ended with {process.returncode}:\n{tail}")
+        said = last_words(output.read_text(errors="replace"))
+        raise RunError(f"MaxText in {tree.named} {ended(process.returncode)}:\n{said}")
 
 
 def _search_path(tree: Tree, folder: Path) -> list[str]:
@@ -219,7 +220,7 @@ def _losses(folder: Path, job: Job) -> npt.NDArray[np.float64]:
     if sorted(by_step) != list(wanted):
         found = f"the steps {min(by_step)} to {max(by_step)}" if by_step else "no step"
         raise RunError(
-            f"MaxText logged {found}, expected {job.start} to {job.start + job.steps - 1}: see "
-            f"{folder / 'output.txt'}"
+            f"MaxText logged {found}, expected {job.start} to {job.start + job.steps - 1}:\n"
+            + last_words((folder / "output.txt").read_text(errors="replace"))
         )
     return np.array([by_step[step] for step in wanted], np.float64)

@@ -19,6 +19,7 @@ from .errors import RunError
 # What a copy needs: packages beside each other, and the record of the release.
 _COPIED = ("maxtext", "MaxText", "dependencies", "maxtext-*.dist-info")
 _TRAINER = "maxtext/trainers/pre_train/train.py"
+_OLDER_TRAINER = "MaxText/train.py"
 _VERSION = re.compile(r"""^__version__ = ["'](\d+\.\d+\.\d+)""", re.MULTILINE)
 
 
@@ -69,6 +70,11 @@ def open_tree(path: Path) -> Tree:
     if not path.is_dir():
         raise RunError(f"{path}: no such folder: --maxtext takes a checkout or an unpacked release")
     base = next((base for base in _bases(path.resolve()) if (base / _TRAINER).is_file()), None)
+    if base is None and any((base / _OLDER_TRAINER).is_file() for base in _bases(path.resolve())):
+        raise RunError(
+            f"{path}: a MaxText from before release 0.2.0 ({_OLDER_TRAINER}): muon-migrate takes "
+            "it, but its trainer is not run here; give a checkout with the package maxtext"
+        )
     if base is None:
         raise RunError(
             f"{path}: no MaxText that can be trained: expected {_TRAINER} in it or in its src "

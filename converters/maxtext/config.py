@@ -98,6 +98,8 @@ def run_config(
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Keys of optimizer, schedule and train state, and what they do not reproduce."""
     config: dict[str, Any] = {"scan_layers": scan, "enable_checkpointing": True}
+    # Megatron attends across the documents of a sequence, unless it is told to reset the mask.
+    config["packing"] = bool(arguments.get("reset_attention_mask"))
     if layout == "linen" and len(version.layouts) > 1:
         config |= LINEN_KEYS
     if arguments.get("seq_length"):

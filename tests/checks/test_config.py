@@ -47,7 +47,7 @@ def compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     def compare_with(origin: Source, *words: str, **changes: Any) -> Report:
         monkeypatch.setattr("checks.config.table.open_source", lambda _: origin)
         config = dict(plan_target(origin, Options()).maxtext_config)
-        config = {**config, "packing": False, "load_full_state_path": "x", **changes}
+        config = {**config, "load_full_state_path": "x", **changes}
         file = tmp_path / "run.yml"
         kept = {k: _plain(v) for k, v in config.items() if v is not OPEN}
         file.write_text(yaml.safe_dump(kept))

@@ -41,6 +41,9 @@ def main(out: str, argv: list[str]) -> None:
         if hasattr(optimizers, name):
             setattr(optimizers, name, _noting(called, getattr(optimizers, name)))
     optimizers.get_optimizer(config, lambda count: 1.0, model)
+    if not called:
+        kind = _values(config).get("opt_type")
+        raise LookupError(f"opt_type={kind} builds no Muon, so nothing is routed")
     numbers = called["arguments"].pop("muon_weight_dimension_numbers")
     leaves = _by_path(numbers, is_leaf=lambda node: hasattr(node, "reduction_axis"))
     mask = called["arguments"].pop(_MASK, None)

@@ -80,3 +80,16 @@ def test_what_is_refused_leaves_nothing(
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_messages_name_what_the_user_named(words: dict[str, str], tmp_path: Path) -> None:
+    tokens = np.load(RUNS / "tokens.npy").astype(np.int16)
+    tokens[7, 0, 0] = 300
+    np.save(tmp_path / "batches.npy", tokens)
+    (tmp_path / "my.log").write_text("1.5\nnan\n")
+    done = call(words)
+    assert f"muon-check: {tmp_path / 'batches.npy'}: token 300 in batch 7, " in done.stderr
+    done = call({**words, "--log": str(tmp_path / "my.log")})
+    assert done.stderr.startswith(f"muon-check: {tmp_path / 'my.log'}: the loss of step 1 is nan")
+    done = call({**words, "--out": "/proc/run"})
+    assert done.stderr.startswith("muon-check: /proc: cannot be written: ")

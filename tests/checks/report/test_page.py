@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import re
 from html.parser import HTMLParser
@@ -10,6 +11,7 @@ from html.parser import HTMLParser
 import pytest
 
 from checks.report.axes import Axis, linear, logarithmic
+from checks.report.document import as_json
 from checks.report.heat import LEGEND, SHADES, heat, shade
 from checks.report.page import render
 from checks.report.series import join, points
@@ -84,7 +86,24 @@ def test_a_page_of_many_long_curves_stays_below_a_megabyte() -> None:
     html = render(dataclasses.replace(samples.passed(), rungs=(*samples.lower_rungs(), rung)))
     assert len(html.encode()) < 1e6
     assert sum(len(points(curve, POINTS // 12)) for curve in curves) <= POINTS
-    assert "Of every 7 steps the one with the largest difference is drawn." in html
+    assert "Of every 13 steps the one with the largest difference is drawn, and the one" in html
+
+
+@pytest.mark.parametrize("count", [8, 120])
+def test_however_many_curves_there_are(count: int) -> None:
+    curves = tuple(samples.curve(f"model {n}", 1e-5, n, steps=1500) for n in range(count))
+    rung = dataclasses.replace(samples.training(1e-5, Outcome.PASSED), curves=curves)
+    report = dataclasses.replace(samples.passed(), rungs=(*samples.lower_rungs(), rung))
+    html = render(report)
+    assert len(html.encode()) < 1e6
+    assert html.count('<figure class="chart"') == count
+    shown = [json.loads(rows) for rows in re.findall(r'class="data">(.*?)</script>', html)]
+    for curve, rows in zip(curves, shown, strict=True):
+        gaps = [abs(a - b) for a, b in zip(curve.ours, curve.reference, strict=True)]
+        assert max(row[3] for row in rows) == pytest.approx(max(gaps), rel=1e-2)
+        assert max(row[4] for row in rows) == pytest.approx(max(curve.floor or ()), rel=1e-2)
+    (told,) = (rung for rung in as_json(report)["rungs"] if rung["name"] == "training")
+    assert {len(curve["ours"]) for curve in told["curves"]} == {1500}
 
 
 def test_the_head_says_what_was_compared_how_far_apart_it_is_and_the_limit() -> None:

@@ -36,7 +36,7 @@ def log_line(iteration: int, loss: float | str, skipped: int = 0) -> str:
 
 
 def test_text_has_one_number_a_line(tmp_path: Path) -> None:
-    losses = read(written(tmp_path, "x", "5.5658674240112305", "5.5", "", "4.25"), first_step=20)
+    losses = read(written(tmp_path, "x", "5.5658674240112305", "5.5", "4.25", ""), first_step=20)
     assert losses.first_step == 20
     assert losses.values.tolist() == [5.5658674240112305, 5.5, 4.25]
     assert losses.precision < 1e-15
@@ -130,3 +130,25 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 def test_values_are_float64(tmp_path: Path) -> None:
     assert read(written(tmp_path, "x", "5.5")).values.dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["1.5", "", "1.25"], "x:2: '' is no number"),
+        (["1.5", "sNaN"], "x:2: 'sNaN' is no number"),
+        (["1.5", "1_0.5"], "x:2: '1_0.5' is no number"),
+        (["1.5", "١.٥"], "x:2: '١.٥' is no number"),
+        (["1e999"], "loss of step 0 is inf"),
+        (['{"step": 0, "loss": 2}', '{"step": 1000000000000, "loss": 2}'], "of step 1 is missing"),
+    ],
+)
+def test_numbers_that_are_none(tmp_path: Path, lines: list[str], message: str) -> None:
+    with pytest.raises(RunError, match=message):
+        read(written(tmp_path, "x", *lines))
+
+
+def test_a_byte_order_mark_is_no_loss(tmp_path: Path) -> None:
+    file = tmp_path / "x"
+    file.write_bytes(b"\xef\xbb\xbf1.5\r\n1.25\r\n")
+    assert read(file).values.tolist() == [1.5, 1.25]
