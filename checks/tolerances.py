@@ -28,27 +28,28 @@ TOLERANCES: tuple[Tolerance, ...] = (
     Tolerance(
         "alike_state_f64",
         1e-13,
-        "The same of momentum and moments. Measured 2.2e-16.",
+        "Relative L2 of momentum and moments. Measured 2.2e-16.",
     ),
     Tolerance(
         "alike_weight_f64",
         1e-13,
-        "The same, |weight|. Measured 1.7e-16.",
+        "|weight|. Measured 1.7e-16.",
     ),
     Tolerance(
         "alike_update_f32",
         1e-05,
-        "Measured 7.9e-7, as far as one unit in the last place of the inputs moves it.",
+        "The same update computed in another way: in stacks, sharded, or scanned. Measured 7.9e-7, "
+        "as far as one unit in the last place of the inputs moves it.",
     ),
     Tolerance(
         "alike_state_f32",
         1e-06,
-        "Measured 8.0e-8.",
+        "Momentum and moments of the same update computed in another way. Measured 8.0e-8.",
     ),
     Tolerance(
         "alike_weight_f32",
         1e-06,
-        "Measured 8.9e-8.",
+        "|weight| of the same update computed in another way. Measured 8.9e-8.",
     ),
     Tolerance(
         "alike_update_bf16",
@@ -82,20 +83,20 @@ TOLERANCES: tuple[Tolerance, ...] = (
     Tolerance(
         "newton_schulz_f32",
         2e-05,
-        "The same in float32, against float64 and emerging-optimizers. Measured 2.8e-6; "
+        "Newton-Schulz in float32, against float64 and emerging-optimizers. Measured 2.8e-6; "
         "one unit in the last place of the input moves it by 6.7e-6.",
     ),
     Tolerance(
         "newton_schulz_bf16",
         0.2,
-        "The same in bfloat16, whose unit in the last place is 3.9e-3, against float64. "
-        "Measured 9.4e-2 on the decaying spectrum, 1e-2 on others.",
+        "Newton-Schulz in bfloat16, whose unit in the last place is 3.9e-3, against "
+        "float64. Measured 9.4e-2 on the decaying spectrum, 1e-2 on others.",
     ),
     Tolerance(
         "newton_schulz_bf16_released",
         0.02,
-        "The same against emerging-optimizers. Measured 0, bit for bit; a sum in another "
-        "order would tip roundings of 3.9e-3.",
+        "Newton-Schulz in bfloat16, against emerging-optimizers. Measured 0, bit for bit; a "
+        "sum in another order would tip roundings of 3.9e-3.",
     ),
     Tolerance(
         "step_update_f64",
@@ -106,27 +107,29 @@ TOLERANCES: tuple[Tolerance, ...] = (
     Tolerance(
         "step_state_f64",
         1e-12,
-        "The same of momentum and moments. Measured 2.3e-16.",
+        "Momentum and moments after one step, relative L2. Measured 2.3e-16.",
     ),
     Tolerance(
         "step_weight_f64",
         1e-12,
-        "The same, |weight|. Measured 2.2e-16.",
+        "|weight| after one step. Measured 2.2e-16.",
     ),
     Tolerance(
         "step_update_f32",
         2e-05,
-        "Measured 7.4e-6 in AdamW, whose 1 - b^t is rounded to float32 at t = 8, and 6e-7 in Muon.",
+        "Relative L2 of one update. Measured 7.4e-6 in AdamW, whose 1 - b^t is rounded "
+        "to float32 at t = 8, and 6e-7 in Muon.",
     ),
     Tolerance(
         "step_state_f32",
         1e-06,
-        "Measured 1.1e-7, as far as one unit in the last place of the inputs moves it.",
+        "Relative L2 of momentum and moments after one step. Measured 1.1e-7, as far as "
+        "one unit in the last place of the inputs moves it.",
     ),
     Tolerance(
         "step_weight_f32",
         1e-06,
-        "Measured 9.3e-8.",
+        "|weight| after one step. Measured 9.3e-8.",
     ),
     Tolerance(
         "step_update_bf16",
@@ -151,18 +154,19 @@ TOLERANCES: tuple[Tolerance, ...] = (
     Tolerance(
         "trajectory_state_f64",
         1e-10,
-        "Measured 2.8e-15 over 1000 steps.",
+        "Momentum and moments at their worst step. Measured 2.8e-15 over 1000 steps.",
     ),
     Tolerance(
         "trajectory_weight_f64",
         1e-10,
-        "Measured 3.6e-14 over 1000 steps; one unit in the last place of the inputs moves "
-        "them by 1.3e-14.",
+        "|weight| at its worst step. Measured 3.6e-14 over 1000 steps; one unit in the last "
+        "place of the inputs moves them by 1.3e-14.",
     ),
     Tolerance(
         "trajectory_update_f32",
         3e-05,
-        "Measured 1.0e-5, at step 1 in AdamW, whose 1 - b^t is rounded to float32.",
+        "Relative L2 of an update at its worst step. Measured 1.0e-5, at step 1 in AdamW, whose "
+        "1 - b^t is rounded to float32.",
     ),
     Tolerance(
         "trajectory_state_f32",
@@ -221,14 +225,14 @@ TOLERANCES: tuple[Tolerance, ...] = (
     Tolerance(
         "replay_decayed_norms",
         2e-7,
-        "The same where norm scales decay: float32 rounds near 1 twice, after the decay and after "
-        "the update. Measured 1.43e-7 on the reference of RFC-0023.",
+        "One step between real checkpoints where norm scales decay: float32 rounds near 1 twice, "
+        "after the decay and after the update. Measured 1.43e-7 on the reference of RFC-0023.",
     ),
     Tolerance(
         "replay_muon",
         2e-8,
-        "The same for Muon's matrices. Measured 7.1e-9, 7.3e-9 and 9.4e-9: float32 values below "
-        "0.25, whose unit in the last place is 1.5e-8.",
+        "Muon's matrices after one step between real checkpoints. Measured 7.1e-9, 7.3e-9 and "
+        "9.4e-9: float32 values below 0.25, whose unit in the last place is 1.5e-8.",
     ),
     Tolerance(
         "float64",
@@ -282,14 +286,16 @@ TOLERANCES: tuple[Tolerance, ...] = (
     Tolerance(
         "training_window",
         1e-5,
-        "The same with experts, in windows of 100 steps that each start from a Megatron "
-        "checkpoint. Measured 2.1e-6 in 13 windows (qwen3 with experts), mean 3.8e-7.",
+        "Loss of real MaxText against real Megatron, float32 with experts, in windows of 100 "
+        "steps that each start from a Megatron checkpoint. Measured 2.1e-6 in 13 windows "
+        "(qwen3 with experts), mean 3.8e-7.",
     ),
     Tolerance(
         "training_mla_window",
         2e-5,
-        "The same with latent attention and experts; yarn's softmax scale is computed in other "
-        "steps on both sides. Measured 1.9e-6 without yarn and 2.4e-6 with, in the first window.",
+        "Loss as of training_window, with latent attention and experts; yarn's softmax scale is "
+        "computed in other steps on both sides. Measured 1.9e-6 without yarn and 2.4e-6 with, in "
+        "the first window.",
     ),
     Tolerance(
         "training_over_floor",

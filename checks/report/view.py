@@ -9,11 +9,11 @@ from typing import Any
 
 from checks.result import Divergence, Figure, Outcome, Report, Rung
 
-from . import wording
+from . import head, wording
 from .charts import Chart, chart
 from .document import reason_of
 from .heat import Heat, heat, shade
-from .series import join, summarize
+from .series import join
 
 # Points of all curves together, at most; a page that becomes too large gets fewer.
 POINTS = 10_000
@@ -22,12 +22,6 @@ MOST_POINTS, LEAST_POINTS = 1_500, 12
 IN_SIGHT = 12
 # Powers of ten, of value over limit, that the little scale beside a figure spans.
 SCALE = (-6.0, 2.0)
-
-HEADLINES = {
-    Outcome.PASSED: "Both sides agree",
-    Outcome.FAILED: "The two sides differ",
-    Outcome.NOT_RUN: "Nothing was checked",
-}
 
 
 @dataclass(frozen=True)
@@ -81,77 +75,15 @@ def view(report: Report, most_points: int = POINTS) -> View:
     return View(
         report=report,
         outcome=outcome,
-        headline=HEADLINES[outcome],
-        summary=_summary(report, outcome),
-        compared=_compared(report),
+        headline=head.HEADLINES[outcome],
+        summary=head.summary(report, outcome),
+        compared=head.compared(report),
         divergence=report.divergence,
-        tiles=tuple(_tiles(report)),
+        tiles=tuple(head.tiles(report)),
         rungs=tuple(_rung(rung, most, report.spec) for rung in report.rungs),
         heat=heat(report),
         limits=_limits(report),
     )
-
-
-def _summary(report: Report, outcome: Outcome) -> str:
-    missing = [rung.name for rung in report.rungs if rung.outcome is Outcome.NOT_RUN]
-    left_out = f" Not run: {', '.join(missing)}." if missing else ""
-    if outcome is Outcome.PASSED:
-        return f"Every figure is within its limit, on every rung that was run.{left_out}"
-    if outcome is Outcome.NOT_RUN:
-        return f"No rung was run, so nothing is known.{left_out}"
-    failed = [rung.name for rung in report.rungs if rung.outcome is Outcome.FAILED]
-    return f"Failed: {', '.join(failed)}.{left_out}"
-
-
-def _compared(report: Report) -> str:
-    """What stood against what, and how far apart it may be; empty where nothing was measured."""
-    joined = [one.curve for rung in report.rungs for one in join(rung.curves)]
-    if joined:
-        worst = max(joined, key=lambda one: _nan_last(summarize(one).max_difference))
-        steps = sum(len(one.reference) for one in joined)
-        there = " there" if len(joined) > 1 else ""
-        limit = "" if worst.limit is None else f"; the limit{there} is {wording.plain(worst.limit)}"
-        return (
-            f"Compared: the losses of {worst.ours_name} and {worst.reference_name} on the same "
-            f"tokens, {steps} step{'' if steps == 1 else 's'}. They differ by at most "
-            f"{wording.short(summarize(worst).max_difference)}{limit}."
-        )
-    if not any(rung.figures for rung in report.rungs):
-        return ""
-    return (
-        "Compared: the optimizer that a migrated MaxText runs, with what each rung names. "
-        "No model was trained; muon-check parity --run does that."
-    )
-
-
-def _tiles(report: Report) -> list[tuple[str, str, str]]:
-    """Name, number, remark."""
-    figures = [(rung, figure) for rung in report.rungs for figure in rung.figures]
-    tiles = [("rungs", str(len(report.rungs)), wording.tally(report).partition(": ")[2])]
-    if figures:
-        rung, worst = max(figures, key=lambda pair: wording.share(pair[1]))
-        value = wording.part(wording.share(worst))
-        number = "not a number" if math.isnan(worst.value) else f"{value} × its limit"
-        tiles.append(("worst figure", number, f"{rung.name}: {worst.subject}"))
-    curves = [(r, c, summarize(c)) for r in report.rungs for c in r.curves]
-    if curves:
-        rung, curve, summary = max(curves, key=lambda one: _nan_last(one[2].max_difference))
-        remark = f"{rung.name}: {curve.name}, {len(curve.reference)} steps"
-        if curve.limit is not None:
-            remark += f"; limit {wording.plain(curve.limit)}"
-        if summary.max_floor is not None:
-            remark += f"; noise floor {wording.short(summary.max_floor)}"
-        number = wording.short(summary.max_difference)
-        tiles.append(("largest loss difference", number, remark))
-    parameters = {figure.parameter for _, figure in figures if "/" in figure.parameter}
-    remark = f"of {len(parameters)} parameters" if parameters else ""
-    number = f"{len(figures)} figure{'' if len(figures) == 1 else 's'}"
-    tiles.append(("compared", number, remark))
-    return tiles
-
-
-def _nan_last(value: float) -> float:
-    return math.inf if math.isnan(value) else value
 
 
 def _rung(rung: Rung, most: int, spec: Mapping[str, Any] | None) -> RungView:
