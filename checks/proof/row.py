@@ -25,6 +25,7 @@ class Row:
       restarted: windows from one Megatron checkpoint to the next, instead of one free run.
       floor: record Megatron's own noise floor too, where the limit asks for it.
       release, scan: of MaxText.
+      exact: of a run in float64: as in ``How``.
       spec_overrides: what Megatron's arguments do not record.
     """
 
@@ -36,9 +37,15 @@ class Row:
     floor: bool = False
     release: str = "0.2.5"
     scan: bool = False
+    exact: bool = False
     spec_overrides: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def recording(self) -> str:
         """Name of the folder with the Megatron run."""
-        return self.name.removesuffix("_windows")
+        return self.name.removesuffix("_windows").removesuffix("_exact")
+
+    @property
+    def float64(self) -> bool:
+        """Both trainers compute in float64."""
+        return self.training.dtype == "float64"

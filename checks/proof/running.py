@@ -24,6 +24,15 @@ from . import stored
 from .layouts import TITLE, equal_layouts
 from .row import FIRST, Row
 
+_FLOAT64 = (
+    "float64: Megatron-Core with params_dtype=float64 and float64 where its code names float32; "
+    "MaxText with float64 added to the dtypes of its configuration, one line"
+)
+_EXACT = (
+    "MaxText has float64 where its code names float32, and divides the loss by the number of "
+    "tokens without adding 1e-8"
+)
+
 
 @dataclass(frozen=True)
 class Place:
@@ -85,13 +94,21 @@ def recorded(row: Row, place: Place) -> Path:
 
 
 def _compared(row: Row, folder: Path, place: Place) -> Rung:
-    tree = migrated(row.release, place)
+    tree = migrated(row.release, place, float64=row.float64)
     overrides = row.spec_overrides
-    how = How(restarted=row.restarted, scan=row.scan, spec_overrides=overrides)
+    how = How(
+        restarted=row.restarted,
+        scan=row.scan,
+        spec_overrides=overrides,
+        float64=row.float64,
+        exact=row.exact,
+    )
     setting = Setting(preset("megatron"), progress=place.progress)
     place.progress(f"{row.name}: MaxText {row.release} goes on")
     rung = compare(open_run(folder), tree, place.python, None, setting, how)
-    told = tuple(f"{name}={value}: not in the arguments" for name, value in overrides.items())
+    told = [f"{name}={value}: not in the arguments" for name, value in overrides.items()]
+    told += [_FLOAT64] if row.float64 else []
+    told += [_EXACT] if row.exact else []
     rung = dataclasses.replace(rung, notes=(*rung.notes, *told))
     gates = {figure.gate for figure in rung.figures}
     if gates != {row.gate}:
@@ -100,14 +117,15 @@ def _compared(row: Row, folder: Path, place: Place) -> Rung:
     return rung
 
 
-def migrated(release: str, place: Place) -> Path:
+def migrated(release: str, place: Place, *, float64: bool = False) -> Path:
     """A copy of the release migrated by this very toolkit, made once."""
-    folder = place.out / "maxtext" / f"{release}-{_toolkit()}"
+    suffix = "-float64" if float64 else ""
+    folder = place.out / "maxtext" / f"{release}-{_toolkit()}{suffix}"
     if not folder.exists():
         place.progress(f"migrating a copy of MaxText {release}")
         partial = folder.with_name(f"{folder.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
-        migrated_copy(open_tree(place.releases / release), partial)
+        migrated_copy(open_tree(place.releases / release), partial, float64=float64)
         partial.rename(folder)
     return folder
 

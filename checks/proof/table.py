@@ -40,6 +40,8 @@ def _experts(name: str, title: str, gate: str) -> Iterator[Row]:
     yield Row(name, f"{title}, free run", training, "training_over_floor", floor=True)
 
 
+_NS_F64 = {"ns_dtype": "float64"}
+_F64 = _training("qwen3", dtype="float64")
 _MEDIUM = Optimizer({"muon_fp32_matmul_prec": "medium"})
 
 ROWS: tuple[Row, ...] = (
@@ -92,6 +94,21 @@ ROWS: tuple[Row, ...] = (
         "qwen3, the optimizer of RFC-0023: sums, per head, gate apart, stacks of 16, norm decay",
         _training("qwen3", optimizer=Optimizer(rfc=RFC), reference="rfc"),
         spec_overrides={"ns_dtype": "float32"},
+    ),
+    Row(
+        "qwen3_f64",
+        "qwen3, both in float64",
+        _F64,
+        "training_f64",
+        spec_overrides=_NS_F64,
+    ),
+    Row(
+        "qwen3_f64_exact",
+        "qwen3, both in float64, MaxText also where its code says float32",
+        _F64,
+        "training_f64_exact",
+        exact=True,
+        spec_overrides=_NS_F64,
     ),
 )
 

@@ -9,6 +9,8 @@ from typing import Any
 from checks.tolerances import limit as limit_of
 from muon_fork.spec import MuonSpec
 
+from .how import How
+
 
 @dataclass(frozen=True)
 class Gate:
@@ -30,8 +32,10 @@ class Gate:
         return max(self.least, limit_of(self.row) * (floor or 0.0))
 
 
-def gate_of(spec: MuonSpec | None, arguments: Mapping[str, Any], *, restarted: bool) -> Gate:
+def gate_of(spec: MuonSpec | None, arguments: Mapping[str, Any], how: How) -> Gate:
     """The gate for a run of this Muon and model, free or in windows restarted from checkpoints."""
+    if how.float64:
+        return Gate("training_f64_exact" if how.exact else "training_f64")
     low = arguments.get("bf16") or arguments.get("fp16")
     # Of a run by Adam alone the dtype of Newton-Schulz says nothing.
     rounds = spec is not None and not spec.adam_only and spec.ns_dtype != "float32"
@@ -40,7 +44,7 @@ def gate_of(spec: MuonSpec | None, arguments: Mapping[str, Any], *, restarted: b
     if not arguments.get("num_experts"):
         return Gate("training_dense")
     row = "training_mla_window" if arguments.get("multi_latent_attention") else "training_window"
-    if restarted:
+    if how.restarted:
         return Gate(row)
     # A token at a near tie goes to another expert, and from there on it is another run.
     return Gate("training_over_floor", over_floor=True, least=limit_of(row))

@@ -18,6 +18,10 @@ class How:
       spec_overrides: MuonSpec fields that Megatron's arguments do not record, such as ``ns_eps``.
       as_released: train the unmigrated tree on the weights alone, with optax's Muon and the run's
         hyper-parameters: what one gets without this toolkit.
+      float64: the run's numbers are float64, and so are MaxText's, whose dtypes must have it
+        (``tree.migrated_copy``).
+      exact: of such a run: what MaxText fixes in code does not count. It means float64 where it
+        says float32, and the loss is divided by the number of tokens, not by 1e-8 more.
       floor: measure the noise floor with MaxText where the run has none: it trains a second time
         with every weight moved by one unit in the last place. Done anyway where the limit is a
         multiple of the floor.
@@ -29,4 +33,6 @@ class How:
     config: Mapping[str, Any] = field(default_factory=dict)
     spec_overrides: Mapping[str, Any] = field(default_factory=dict)
     as_released: bool = False
+    float64: bool = False
+    exact: bool = False
     floor: bool = False

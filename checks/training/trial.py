@@ -18,7 +18,7 @@ from .folder import RecordedRun
 from .gates import Gate, gate_of
 from .how import How
 from .losses import Losses
-from .maxtext import Job, Trained, train
+from .maxtext import Job, Numbers, Trained, train
 from .released import NOTE, released_config
 from .tree import Tree
 from .verdict import Compared, Floats
@@ -72,7 +72,7 @@ class Trial:
         """
         states = [self._state(window, nudged=False) for window in self.windows]
         spec, arguments = states[0].plan.spec, states[0].arguments
-        gate = gate_of(spec, arguments, restarted=self.how.restarted)
+        gate = gate_of(spec, arguments, self.how)
         is_measured = self.recorded_floor is None and (self.how.floor or gate.over_floor)
         nudged = [self._state(window, nudged=True) for window in self.windows if is_measured]
         trained = self._train([*states, *nudged])
@@ -96,6 +96,7 @@ class Trial:
             scan=self.how.scan,
             spec_overrides=self.how.spec_overrides,
             optimizer=not self.how.as_released,
+            float64=self.how.float64,
         )
         self.setting.progress(f"converting the checkpoint at iteration {window.first}")
         place = self.folder / f"{'nudged' if nudged else 'converted'}-{window.first}"
@@ -126,6 +127,7 @@ class Trial:
             jobs,
             self.folder / "runs",
             device=self.setting.device,
+            numbers=Numbers(self.how.float64, self.how.exact),
             progress=self.setting.progress,
         )
 

@@ -22,8 +22,12 @@ def config_of(
     model: Model,
     arguments: Mapping[str, Any],
     vocabulary: int,
+    dtype: str,
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Keys of model and arithmetic, and what they do not reproduce.
+
+    Args:
+      dtype: of the weights.
 
     Raises:
       CheckpointError: the run computes something that the family's MaxText block does not.
@@ -59,7 +63,7 @@ def config_of(
         config["mtp_num_layers"] = model.mtp
         config["mtp_loss_scaling_factor"] = arguments.get("mtp_loss_scaling_factor", 0.1)
     config |= _named_model(family, model)
-    config |= _numbers(arguments)
+    config |= _numbers(arguments, dtype)
     return config, (*notes, *notes_of(family, arguments))
 
 
@@ -199,10 +203,11 @@ def _named_model(family: Family, model: Model) -> dict[str, Any]:
     return {} if name is None else {"model_name": name, "override_model_config": True}
 
 
-def _numbers(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _numbers(arguments: Mapping[str, Any], dtype: str) -> dict[str, Any]:
     """Precision: Megatron keeps float32 masters, and activations in its own dtype."""
     if arguments.get("bf16"):
-        return {"dtype": "bfloat16", "weight_dtype": "float32"}
+        return {"dtype": "bfloat16", "weight_dtype": dtype}
     if arguments.get("fp16"):
-        return {"dtype": "float16", "weight_dtype": "float32"}
-    return {"dtype": "float32", "weight_dtype": "float32", "matmul_precision": "highest"}
+        return {"dtype": "float16", "weight_dtype": dtype}
+    wide = {"grad_dtype": dtype, "cast_logits_to_fp32": False} if dtype == "float64" else {}
+    return {"dtype": dtype, "weight_dtype": dtype, "matmul_precision": "highest", **wide}

@@ -17,7 +17,7 @@ from muon_fork.spec import MuonSpec
 from .options import Options
 from .ownership import NEEDED, Owner, missing_state, owners
 from .state import Counts, Moments, parameters, train_state, variables
-from .tensors import FLOAT, Reading, constant, leaf_tensor
+from .tensors import Reading, constant, leaf_tensor
 from .versions import Layout
 
 _MOMENTS = (State.MOMENTUM, State.EXP_AVG, State.EXP_AVG_SQ)
@@ -58,7 +58,7 @@ def contents_of(
       CheckpointError: the optimizer's state is not what MaxText keeps.
     """
     by_path = {leaf.path: leaf for leaf in found}
-    weights = Reading(source, State.WEIGHT)
+    weights = Reading(source, State.WEIGHT, dtype=options.dtype)
 
     def weight(path: Path, parameter: Path) -> TargetTensor:
         return leaf_tensor(path, by_path[parameter], weights)
@@ -78,8 +78,9 @@ def contents_of(
     owner = owners(trained, model.dimensions, spec)
     filled, created, surplus = _settle_ownership(source, trained, owner, options.fill_missing_state)
     factor = momentum_factor(source, spec, options.momentum)
-    states = (State.MOMENTUM, State.EXP_AVG, State.EXP_AVG_SQ)
-    makes = [_state_maker(source, state, factor, by_path, filled) for state in states]
+    factors = {State.MOMENTUM: factor}
+    readings = [Reading(source, s, factors.get(s, 1.0), options.dtype) for s in _MOMENTS]
+    makes = [_state_maker(reading, by_path, filled) for reading in readings]
     tree = train_state(
         [leaf.path for leaf in trained],
         owner,
@@ -88,24 +89,19 @@ def contents_of(
         _counts(source),
         spec,
         layout,
+        options.dtype,
     )
     tree |= variables([leaf.path for leaf in found if leaf.is_variable], weight)
     return Contents(found, tree, iteration, created, surplus, factor)
 
 
 def _state_maker(
-    source: Source,
-    state: State,
-    factor: float,
-    by_path: Mapping[Path, Leaf],
-    filled: frozenset[tuple[Path, State]],
+    reading: Reading, by_path: Mapping[Path, Leaf], filled: frozenset[tuple[Path, State]]
 ) -> Any:
-    reading = Reading(source, state, factor if state is State.MOMENTUM else 1.0)
-
     def make(path: Path, parameter: Path) -> TargetTensor:
         leaf = by_path[parameter]
-        if (parameter, state) in filled:
-            return constant(path, 0.0, FLOAT, leaf.shape)
+        if (parameter, reading.state) in filled:
+            return constant(path, 0.0, reading.dtype, leaf.shape)
         return leaf_tensor(path, leaf, reading)
 
     return make

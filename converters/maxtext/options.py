@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from converters.source import MomentumConvention
 
 from .versions import NEWEST_RELEASE, Layout
@@ -25,6 +27,8 @@ class Options:
       momentum: convention of the saved momentum, where the checkpoint is wrong about it.
       fill_missing_state: start state that the checkpoint lacks at zero, and drop what MaxText's
         optimizer does not keep, instead of refusing.
+      float64: keep everything in float64, for a MaxText that was given that dtype; as released none
+        has it.
       spec_overrides: MuonSpec fields that the arguments do not record, and ``allow_blockwise_tp``.
     """
 
@@ -36,4 +40,10 @@ class Options:
     optimizer: bool = True
     momentum: MomentumConvention | None = None
     fill_missing_state: bool = False
+    float64: bool = False
     spec_overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of weights, momentum and moments, whatever the source kept them in."""
+        return np.dtype(np.float64 if self.float64 else np.float32)

@@ -29,6 +29,7 @@ __all__ = ["Options", "Plan", "plan_target"]
 
 # Number formats that float32 holds exactly and that need no scales beside them.
 _KEPT = ("float32", "bfloat16", "float16")
+_KEPT_WIDE = (*_KEPT, "float64")
 
 
 @dataclass(frozen=True)
@@ -106,9 +107,9 @@ def _plan(source: Source, options: Options) -> Plan:
     model = model_of(family, arguments, features, options.vocab_size)
     table = links(family, model, options.scan, shapes)
     aside = _unkept_norms(shapes, {link.parameter for link in table}, version)
-    config, notes = config_of(family, model, arguments, vocabulary[0])
+    config, notes = config_of(family, model, arguments, vocabulary[0], options.dtype.name)
     found = _with_variables(prove(table, shapes, aside), version, config["model_name"])
-    _check_states(source, shapes)
+    _check_states(source, shapes, _KEPT_WIDE if options.float64 else _KEPT)
     check_sizes(found, config)
     spec, spec_notes = _spec(source, options)
     used, saved_notes = used_arguments(source.run)
@@ -221,12 +222,14 @@ def _with_variables(found: Sequence[Leaf], version: Version, model_name: str) ->
     return tuple(leaf.as_variable() if leaf.is_buffer else leaf for leaf in found)
 
 
-def _check_states(source: Source, shapes: Mapping[str, tuple[int, ...]]) -> None:
+def _check_states(
+    source: Source, shapes: Mapping[str, tuple[int, ...]], kept: tuple[str, ...]
+) -> None:
     for key, tensor in source.tensors.items():
-        if tensor.dtype.name not in _KEPT:
+        if tensor.dtype.name not in kept:
             raise CheckpointError(
                 f"{key}: {tensor.dtype} ({', '.join(tensor.origin)}): expected one of "
-                f"{', '.join(_KEPT)}; scaled numbers are saved unscaled without --fp8-param-gather"
+                f"{', '.join(kept)}; scaled numbers are saved unscaled without --fp8-param-gather"
             )
         expected = shapes.get(key.parameter)
         if expected is None:

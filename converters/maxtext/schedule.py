@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 _COSINE: dict[str, Any] = {"lr_schedule_type": "cosine"}
+# A cosine from the peak to the peak is computed, in float32, and may round to a neighbour.
+_STABLE: dict[str, Any] = {"lr_schedule_type": "wsd", "wsd_decay_steps_fraction": 0.0}
 
 
 def schedule_config(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -32,7 +34,7 @@ def schedule_config(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], tuple
     if style == "constant":
         # At the peak after warm-up; past its schedule MaxText would train at rate 0.
         length = max(int(train), int(decay), warmup + 1)
-        final, shape = 1.0, _COSINE
+        final, shape = 1.0, _STABLE
     else:
         length, final = int(decay) + 1, float(least) / float(rate)
         shape = _shape(style, arguments, length, warmup, notes)

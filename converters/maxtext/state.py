@@ -69,13 +69,14 @@ def train_state(
     counts: Counts,
     spec: MuonSpec,
     layout: Layout,
+    dtype: np.dtype[Any],
 ) -> dict[str, Any]:
-    """The whole state: parameters, optimizer state, step."""
+    """The whole state: parameters, optimizer state, step; coefficients in ``dtype``."""
     build = _Branches(paths, owner, layout)
-    coefficients = np.asarray(spec.ns_coeffs, np.float32)
+    coefficients = np.asarray(spec.ns_coeffs, dtype)
     muon = {
         0: build.head("muon", {"mu": moments.momentum}, counts.muon)
-        | {"ns_coeffs": constant(build.at("muon", 0, "ns_coeffs"), coefficients, np.float32)},
+        | {"ns_coeffs": constant(build.at("muon", 0, "ns_coeffs"), coefficients, dtype)},
         3: {"count": constant(build.at("muon", 3, "count"), counts.schedule, _COUNT)},
     }
     adam = {

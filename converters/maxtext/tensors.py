@@ -18,9 +18,7 @@ from converters.target import TargetTensor
 from converters.transforms import Transform
 
 Array = NDArray[Any]
-
-# Momentum, moments and weights are float32 in the state, whatever the source kept them in.
-FLOAT = np.dtype(np.float32)
+_FLOAT32: np.dtype[Any] = np.dtype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -31,11 +29,13 @@ class Reading:
       source: the checkpoint.
       state: WEIGHT, MOMENTUM, EXP_AVG or EXP_AVG_SQ.
       factor: multiplies the numbers: 1 but for momentum of the other convention.
+      dtype: of the leaves.
     """
 
     source: Source
     state: State
     factor: float = 1.0
+    dtype: np.dtype[Any] = _FLOAT32
 
     def key(self, parameter: str) -> Key:
         """The tensor to read: of a weight, its fp32 master where there is one."""
@@ -57,13 +57,14 @@ def leaf_tensor(path: Path, leaf: Leaf, reading: Reading) -> TargetTensor:
     """The leaf at ``path`` of the state tree, made from one state of its parameters."""
 
     def build() -> Array:
-        whole = np.empty(leaf.shape, FLOAT)
+        whole = np.empty(leaf.shape, reading.dtype)
         for slot, part in enumerate(leaf.parts):
             copy(leaf.slot(whole, slot), read_part(part, reading))
         return whole
 
     sources = tuple(reading.key(part.link.parameter) for part in leaf.parts)
-    return TargetTensor(path, leaf.shape, FLOAT, sources, reading.words(leaf.parts[0]), build)
+    words = reading.words(leaf.parts[0])
+    return TargetTensor(path, leaf.shape, reading.dtype, sources, words, build)
 
 
 def read_part(part: Part, reading: Reading) -> Array:

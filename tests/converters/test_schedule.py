@@ -46,7 +46,7 @@ def maxtext_rate(c: dict[str, Any], step: int) -> float:
     if c["lr_schedule_type"] == "cosine":
         start, steps, kind = warmup, length - warmup, "cosine"
     else:
-        steps, kind = int(length * c["wsd_decay_steps_fraction"]), c["wsd_decay_style"]
+        steps, kind = int(length * c["wsd_decay_steps_fraction"]), c.get("wsd_decay_style")
         start = length - steps
     if step < start:
         return float(top)

@@ -92,7 +92,8 @@ def _note(training: Training) -> str:
     packages += ["emerging-optimizers"] if training.reference == "core" else []
     installed = ", ".join(f"{name} {metadata.version(name)}" for name in packages)
     whose = "" if training.reference == "core" else " with the optimizer of RFC-0023"
-    return f"{training.model.name} trained{whose} on a CPU by {installed}"
+    numbers = "" if training.dtype == "float32" else f" in {training.dtype}"
+    return f"{training.model.name} trained{whose}{numbers} on a CPU by {installed}"
 
 
 def resave(training: Training, folder: Path) -> Path:

@@ -47,9 +47,10 @@ def train(training: Training, folder: Path, tokens: Tokens, report: Callable[[st
 
 def start(training: Training) -> State:
     """Model, optimizer and schedule of this process, before any step."""
-    config = transformer_config(training.model, training.layout)
+    dtype = getattr(torch, training.dtype)
+    config = transformer_config(training.model, training.layout, dtype)
     model = wrapped(config, gpt(training.model, config))
-    settings = optimizer_config(training.settings)
+    settings = optimizer_config(training.settings, dtype)
     if training.reference == "rfc":
         from checks.trainers.rfc.optimizer import rfc_optimizer
 
@@ -62,7 +63,7 @@ def start(training: Training) -> State:
 
 
 def nudge(model: Any, towards: float) -> None:
-    """Every weight to the next float32 in that direction."""
+    """Every weight to the next number in that direction."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.nextafter(parameter, torch.full_like(parameter, towards)))

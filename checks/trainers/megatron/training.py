@@ -15,6 +15,7 @@ from .options import Layout, Optimizer
 
 Format = Literal["torch_dist", "torch"]
 Reference = Literal["core", "rfc"]
+Dtype = Literal["float32", "float64"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Training:
       start: iteration folder (torch_dist, of any layout) to start from; "" starts afresh.
       nudge: move every weight by one unit in the last place before the first step: 1 up, -1 down.
       reference: whose optimizer: Megatron-Core's, or the one that RFC-0023 describes.
+      dtype: of everything; float64 is Megatron with its names of float32 meaning float64.
     """
 
     model: Model
@@ -41,6 +43,7 @@ class Training:
     start: str = ""
     nudge: Literal[-1, 0, 1] = 0
     reference: Reference = "core"
+    dtype: Dtype = "float32"
 
     @property
     def settings(self) -> dict[str, Any]:

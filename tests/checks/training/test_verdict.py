@@ -10,6 +10,7 @@ import pytest
 from checks.result import Outcome, Rung
 from checks.tolerances import limit
 from checks.training.gates import Gate, gate_of
+from checks.training.how import How
 from checks.training.verdict import Compared, judge
 from checks.training.windows import Window
 from muon_fork.presets import preset
@@ -107,13 +108,13 @@ def test_a_run_driven_by_rounding_is_held_to_its_floor_in_max_and_mean() -> None
 def test_the_gate_follows_from_the_run(
     arguments: dict[str, object], restarted: bool, row: str, over_floor: bool
 ) -> None:
-    gate = gate_of(MEGATRON, arguments, restarted=restarted)
+    gate = gate_of(MEGATRON, arguments, How(restarted=restarted))
     assert (gate.row, gate.over_floor) == (row, over_floor)
 
 
 def test_bfloat16_newton_schulz_is_held_to_the_floor() -> None:
     low = MEGATRON.replace(ns_dtype="bfloat16")
-    assert gate_of(low.replace(adam_only=True), {}, restarted=False).row == "training_dense"
-    gate = gate_of(low, {}, restarted=False)
+    assert gate_of(low.replace(adam_only=True), {}, How()).row == "training_dense"
+    gate = gate_of(low, {}, How())
     assert gate.over_floor
     assert gate.limit(None) == 0.0
