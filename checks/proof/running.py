@@ -16,6 +16,7 @@ from checks.setting import Setting
 from checks.trainers.megatron.launch import TrainingFailed, record
 from checks.training.compare import How, compare
 from checks.training.errors import RunError
+from checks.training.float64 import allow_float64
 from checks.training.folder import open_run
 from checks.training.tree import migrated_copy, open_tree
 from muon_fork.presets import preset
@@ -29,8 +30,8 @@ _FLOAT64 = (
     "MaxText with float64 added to the dtypes of its configuration, one line"
 )
 _EXACT = (
-    "MaxText has float64 where its code names float32, and divides the loss by the number of "
-    "tokens without adding 1e-8"
+    "MaxText's RMSNorm has float64 where its code names float32, and the loss is divided by the "
+    "number of tokens without adding 1e-8"
 )
 
 
@@ -94,7 +95,7 @@ def recorded(row: Row, place: Place) -> Path:
 
 
 def _compared(row: Row, folder: Path, place: Place) -> Rung:
-    tree = migrated(row.release, place, float64=row.float64)
+    tree = migrated(row.release, place, float64=row.float64, exact=row.exact)
     overrides = row.spec_overrides
     how = How(
         restarted=row.restarted,
@@ -117,17 +118,26 @@ def _compared(row: Row, folder: Path, place: Place) -> Rung:
     return rung
 
 
-def migrated(release: str, place: Place, *, float64: bool = False) -> Path:
-    """A copy of the release migrated by this very toolkit, made once."""
-    suffix = "-float64" if float64 else ""
-    folder = place.out / "maxtext" / f"{release}-{_toolkit()}{suffix}"
+def migrated(release: str, place: Place, *, float64: bool = False, exact: bool = False) -> Path:
+    """A copy of the release migrated by this very toolkit, made once.
+
+    Args:
+      float64, exact: for ``How`` with the same.
+    """
+    words = [word for word, is_so in (("float64", float64), ("exact", exact)) if is_so]
+    folder = place.out / "maxtext" / "-".join([release, _toolkit(), *words])
     if not folder.exists():
         place.progress(f"migrating a copy of MaxText {release}")
         partial = folder.with_name(f"{folder.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
-        migrated_copy(open_tree(place.releases / release), partial, float64=float64)
+        edit = functools.partial(allow_float64, exact=exact) if float64 else _as_it_is
+        migrated_copy(open_tree(place.releases / release), partial, edit)
         partial.rename(folder)
     return folder
+
+
+def _as_it_is(_copy: Path) -> None:
+    """No edit."""
 
 
 @functools.cache

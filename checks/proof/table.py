@@ -104,7 +104,7 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "qwen3_f64_exact",
-        "qwen3, both in float64, MaxText also where its code says float32",
+        "qwen3, both in float64, MaxText's RMSNorm too",
         _F64,
         "training_f64_exact",
         exact=True,

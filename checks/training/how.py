@@ -18,10 +18,9 @@ class How:
       spec_overrides: MuonSpec fields that Megatron's arguments do not record, such as ``ns_eps``.
       as_released: train the unmigrated tree on the weights alone, with optax's Muon and the run's
         hyper-parameters: what one gets without this toolkit.
-      float64: the run's numbers are float64, and so are MaxText's, whose dtypes must have it
-        (``tree.migrated_copy``).
-      exact: of such a run: what MaxText fixes in code does not count. It means float64 where it
-        says float32, and the loss is divided by the number of tokens, not by 1e-8 more.
+      float64: the run's numbers are float64, and so are MaxText's, which must be a copy that
+        ``float64.allow_float64`` edited.
+      exact: it was told to change there, too, what rounds.
       floor: measure the noise floor with MaxText where the run has none: it trains a second time
         with every weight moved by one unit in the last place. Done anyway where the limit is a
         multiple of the floor.

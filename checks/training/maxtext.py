@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -72,22 +72,6 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Numbers:
-    """What numbers JAX has in MaxText's process.
-
-    Attributes:
-      x64: float64 exists.
-      exact: float32 by name is float64, and nothing is added to the number of tokens.
-    """
-
-    x64: bool = False
-    exact: bool = False
-
-
-_USUAL = Numbers()
-
-
-@dataclass(frozen=True)
 class Trained:
     """Losses, float64 [steps], of each job in their order, and what trained them."""
 
@@ -102,10 +86,13 @@ def train(
     folder: Path,
     *,
     device: str = "cpu",
-    numbers: Numbers = _USUAL,
+    x64: bool = False,
     progress: Callable[[str], None] = lambda _line: None,
 ) -> Trained:
     """Run the jobs one after the other in one process of ``python``.
+
+    Args:
+      x64: JAX has float64 there.
 
     Raises:
       RunError: MaxText failed or stopped early; the message ends with its last lines.
@@ -113,7 +100,7 @@ def train(
     folder.mkdir(parents=True, exist_ok=True)
     plan = {
         "facts": str(folder / "facts.json"),
-        **asdict(numbers),
+        "x64": x64,
         "runs": [
             {
                 "argv": [str(tree.base_yml), *_words(tree, job, folder, device)],

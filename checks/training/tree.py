@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,6 @@ from .errors import RunError
 _COPIED = ("maxtext", "MaxText", "dependencies", "maxtext-*.dist-info")
 _TRAINER = "maxtext/trainers/pre_train/train.py"
 _OLDER_TRAINER = "MaxText/train.py"
-_TYPES = "maxtext/configs/types.py"
-_FLOAT16 = '  FLOAT16 = "float16"\n'
 _VERSION = re.compile(r"""^__version__ = ["'](\d+\.\d+\.\d+)""", re.MULTILINE)
 
 
@@ -120,11 +118,13 @@ def _order(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
 
 
-def migrated_copy(tree: Tree, folder: Path, *, float64: bool = False) -> Tree:
+def migrated_copy(
+    tree: Tree, folder: Path, edit: Callable[[Path], None] = lambda _copy: None
+) -> Tree:
     """A migrated copy of the packages in ``folder``; the tree itself is only read.
 
     Args:
-      float64: the copy's configuration knows the dtype float64, which JAX then needs to have.
+      edit: gets the copy before it is migrated.
 
     Raises:
       RunError: it cannot be migrated.
@@ -137,26 +137,12 @@ def migrated_copy(tree: Tree, folder: Path, *, float64: bool = False) -> Tree:
                 folder / path.name,
                 ignore=shutil.ignore_patterns("assets", "__pycache__", "*.pyc"),
             )
-    if float64:
-        allow_float64(folder)
+    edit(folder)
     # Nobody else's work is in the copy, even where the folder happens to lie in a git checkout.
     muon_migrate("apply", str(folder), "--reference", "megatron", "--allow-dirty")
     copied = open_tree(folder)
     note = f"{tree.named} is not migrated: a copy was, by muon-migrate apply; it was not touched"
     return Tree(tree.named, copied.base, tree.version, copied.status, (*tree.notes, note))
-
-
-def allow_float64(base: Path) -> None:
-    """Add float64 to the dtypes of MaxText's configuration: one line.
-
-    Raises:
-      RunError: the file does not look as expected.
-    """
-    file = base / _TYPES
-    text = file.read_text()
-    if text.count(_FLOAT16) != 1 or "FLOAT64" in text:
-        raise RunError(f"{file}: expected one line {_FLOAT16.strip()} and none for float64")
-    file.write_text(text.replace(_FLOAT16, f'{_FLOAT16}  FLOAT64 = "float64"\n'))
 
 
 def muon_migrate(*arguments: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from .folder import RecordedRun
 from .gates import Gate, gate_of
 from .how import How
 from .losses import Losses
-from .maxtext import Job, Numbers, Trained, train
+from .maxtext import Job, Trained, train
 from .released import NOTE, released_config
 from .tree import Tree
 from .verdict import Compared, Floats
@@ -127,7 +127,7 @@ class Trial:
             jobs,
             self.folder / "runs",
             device=self.setting.device,
-            numbers=Numbers(self.how.float64, self.how.exact),
+            x64=self.how.float64,
             progress=self.setting.progress,
         )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +12,11 @@ import torch
 
 from checks.references.megatron_cpu.float64 import float64_for_float32
 from checks.training.errors import RunError
+from checks.training.float64 import ALLOW, EXACT, allow_float64
 from checks.training.gates import gate_of
 from checks.training.how import How
-from checks.training.tree import allow_float64
 from muon_fork.presets import preset
+from tests.real.maxtext.trainer import built
 
 TYPES = """\
 class DType(str, Enum):
@@ -48,8 +51,28 @@ def test_maxtext_is_given_one_line(tmp_path: Path) -> None:
     file.write_text(TYPES)
     allow_float64(tmp_path)
     assert file.read_text() == TYPES + '  FLOAT64 = "float64"\n'
-    with pytest.raises(RunError, match=r"types\.py: expected one line FLOAT16"):
+    with pytest.raises(RunError, match=r"types\.py: expected 'FLOAT16"):
         allow_float64(tmp_path)
+    file.write_text(TYPES)
+    with pytest.raises(RunError, match=r"normalizations\.py: expected 'jnp\.float32'"):
+        allow_float64(tmp_path, exact=True)
+
+
+def test_the_released_maxtext_is_as_the_edits_expect(tmp_path: Path) -> None:
+    release = built("releases") / "0.2.5"
+    for edit in (*ALLOW, *EXACT):
+        (tmp_path / edit.file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(release / edit.file, tmp_path / edit.file)
+    allow_float64(tmp_path, exact=True)
+    for edit in (*ALLOW, *EXACT):
+        before, after = (place / edit.file for place in (release, tmp_path))
+        changed = [
+            line
+            for line in difflib.ndiff(*(f.read_text().splitlines() for f in (before, after)))
+            if line.startswith("+ ")
+        ]
+        assert changed
+        assert all(edit.new.strip().splitlines()[-1].strip() in line for line in changed)
 
 
 def test_limits_in_float64_are_its_own() -> None:

@@ -19,7 +19,7 @@ def wide(name: str) -> Source:
 
 
 def test_float64_is_refused() -> None:
-    with pytest.raises(CheckpointError, match="float64.*expected one of float32"):
+    with pytest.raises(CheckpointError, match=r"float64.*expected one of float32"):
         planned(wide("qwen3"))
 
 
@@ -30,7 +30,7 @@ def test_float64_is_not_rounded(name: str) -> None:
     floats = {path: array for path, array in arrays.items() if array.dtype != np.int32}
     assert {array.dtype.name for array in floats.values()} == {"float64"}
     for path, array in floats.items():
-        assert (array != array.astype(np.float32)).mean() > 0.9, path
+        assert (array != array.astype(np.float32)).mean() > 0.8, path
     coefficients = next(a for path, a in floats.items() if path.endswith("ns_coeffs"))
     assert plan.spec is not None
     np.testing.assert_array_equal(coefficients, np.asarray(plan.spec.ns_coeffs))

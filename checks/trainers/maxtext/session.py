@@ -3,8 +3,7 @@
 A plan, in JSON: ``runs``, each with ``argv`` (base.yml and overrides), ``tokens`` (an .npy of
 integers [steps, batch, length + 1]), ``first`` (the batch of the run's first step) and ``batch``
 (sequences of a step); ``facts``, the file that receives what trained: package, versions, device;
-``x64``, whether JAX has float64; ``exact``, whether MaxText's sources mean it by float32, and
-divide the loss by the number of tokens and nothing more.
+``x64``, whether JAX has float64.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from checks.trainers.fixed_batches import fixed_batches
@@ -27,8 +25,6 @@ def run(plan_file: str) -> None:
     """Carry out the plan; an exception of MaxText ends the process."""
     plan = json.loads(Path(plan_file).read_text())
     jax.config.update("jax_enable_x64", plan["x64"])  # type: ignore[no-untyped-call]
-    if plan["exact"]:
-        _make_exact()
     from maxtext.trainers.pre_train import train as trainer
 
     facts = _facts(Path(trainer.__file__))
@@ -46,15 +42,6 @@ def train(argv: list[str], tokens: np.ndarray) -> None:
 
     input_pipeline_interface.SyntheticDataIterator = fixed_batches(tokens)
     trainer.main(["train", *argv])
-
-
-def _make_exact() -> None:
-    """Take away what MaxText fixes in code, before its modules take over the names."""
-    jnp.float32 = jnp.float64
-    from maxtext.utils import globals as constants
-
-    # Added to the number of tokens that the loss is divided by.
-    constants.EPS = 0.0
 
 
 def _facts(trainer: Path) -> dict[str, Any]:
