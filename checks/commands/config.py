@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from checks.commands import spec
 from checks.commands.output import check_files, emit, fail
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 )
 @click.option("--maxtext-version", metavar="V", help="A release; default the newest one.")
 @click.option("--all", "everything", is_flag=True, help="Show rows that agree, too.")
+@spec.option
 @click.option("--json", "json_out", metavar="FILE", help="Write JSON to FILE; - is stdout.")
 def config(
     checkpoint: Path,
@@ -39,6 +41,7 @@ def config(
     maxtext: Path | None,
     maxtext_version: str | None,
     everything: bool,
+    spec_words: tuple[str, ...],
     json_out: str | None,
 ) -> None:
     """Compare a MaxText configuration with what the Megatron run in CKPT needs.
@@ -49,14 +52,18 @@ def config(
     if something cannot be read.
     """
     check_files(json_out)
-    report = _compare(checkpoint, words, maxtext, maxtext_version)
+    report = _compare(checkpoint, words, maxtext, maxtext_version, spec.overrides(spec_words))
     if emit(report.as_json(), json_out):
         _print(report, everything)
     sys.exit(0 if report.passed else 1)
 
 
 def _compare(
-    checkpoint: Path, words: tuple[str, ...], maxtext: Path | None, version: str | None
+    checkpoint: Path,
+    words: tuple[str, ...],
+    maxtext: Path | None,
+    version: str | None,
+    overrides: dict[str, Any],
 ) -> Report:
     try:
         from checks.config.given import ConfigError
@@ -66,7 +73,7 @@ def _compare(
     except ModuleNotFoundError as error:
         fail(f"{error.name} is missing: install the toolkit with [jax]")
     try:
-        return compare(checkpoint, words, maxtext, version)
+        return compare(checkpoint, words, maxtext, version, overrides)
     except (CheckpointError, ConfigError, RunError) as error:
         fail(str(error))
 

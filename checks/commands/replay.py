@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from checks.commands import spec
 from checks.commands.output import check_files, emit, fail
 from checks.tolerances import limit as limit_of
 
@@ -28,20 +28,14 @@ if TYPE_CHECKING:
     f"{limit_of('replay_decayed_norms'):g} where norm scales decay.",
 )
 @click.option("--ns-eps", type=click.FloatRange(min=0.0), help="1e-15 for emerging-optimizers 0.4.")
-@click.option(
-    "--spec",
-    "words",
-    multiple=True,
-    metavar="FIELD=VALUE",
-    help="A MuonSpec field that the checkpoint does not record.",
-)
+@spec.option
 def replay(
     before: Path,
     after: Path,
     json_out: str | None,
     limit: float | None,
     ns_eps: float | None,
-    words: tuple[str, ...],
+    spec_words: tuple[str, ...],
 ) -> None:
     """Replay the step from CKPT_A to CKPT_B, consecutive checkpoints of one run.
 
@@ -53,22 +47,12 @@ def replay(
     check_files(json_out)
     if limit is not None and math.isnan(limit):
         fail("--limit nan: expected a number")
-    overrides = dict(_field(word) for word in words)
+    overrides = spec.overrides(spec_words)
     overrides |= {} if ns_eps is None else {"ns_eps": ns_eps}
     report = _compare(before, after, limit, overrides)
     if emit(report.as_json(), json_out):
         _print(report)
     sys.exit(0 if report.passed else 1)
-
-
-def _field(word: str) -> tuple[str, Any]:
-    name, equals, text = word.partition("=")
-    if not equals:
-        fail(f"--spec {word}: expected FIELD=VALUE")
-    try:
-        return name, json.loads(text.lower() if text in ("True", "False", "None") else text)
-    except ValueError:
-        return name, text
 
 
 def _compare(before: Path, after: Path, limit: float | None, overrides: dict[str, Any]) -> Report:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from checks.commands import spec
 from checks.commands.output import check_files, emit, fail
 
 if TYPE_CHECKING:
@@ -37,12 +38,14 @@ if TYPE_CHECKING:
     metavar="KEY=VALUE",
     help="Wins over what the conversion sets (scan_layers=false).",
 )
+@spec.option
 @click.option("--json", "json_out", metavar="FILE", help="Write JSON to FILE; - is stdout.")
 def routing(
     checkpoint: Path,
     maxtext: Path,
     python: Path | None,
     words: tuple[str, ...],
+    spec_words: tuple[str, ...],
     json_out: str | None,
 ) -> None:
     """Show per parameter what Megatron did in CKPT and what MaxText at PATH would do.
@@ -52,7 +55,7 @@ def routing(
     agree everywhere, 1 if not, 2 if one of them cannot be read or run.
     """
     check_files(json_out)
-    report = _compare(checkpoint, maxtext, python, _given(words))
+    report = _compare(checkpoint, maxtext, python, _given(words), spec.overrides(spec_words))
     if emit(report.as_json(), json_out):
         _print(report)
     sys.exit(0 if report.passed else 1)
@@ -68,7 +71,13 @@ def _given(words: tuple[str, ...]) -> dict[str, str]:
     return given
 
 
-def _compare(checkpoint: Path, maxtext: Path, python: Path | None, given: dict[str, str]) -> Report:
+def _compare(
+    checkpoint: Path,
+    maxtext: Path,
+    python: Path | None,
+    given: dict[str, str],
+    overrides: dict[str, Any],
+) -> Report:
     try:
         from checks.routing.maxtext import RoutingError
         from checks.routing.table import compare
@@ -77,7 +86,7 @@ def _compare(checkpoint: Path, maxtext: Path, python: Path | None, given: dict[s
     except ModuleNotFoundError as error:
         fail(f"{error.name} is missing: install the toolkit with [jax]")
     try:
-        return compare(checkpoint, maxtext, python, given)
+        return compare(checkpoint, maxtext, python, given, overrides)
     except (CheckpointError, RunError, RoutingError) as error:
         fail(str(error))
 

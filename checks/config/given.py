@@ -80,6 +80,8 @@ def read_yaml(file: Path) -> dict[str, Any]:
         raise ConfigError(f"{file}: not a text file (byte {error.start})") from error
     except json.JSONDecodeError as error:
         raise ConfigError(f"{file}:{error.lineno}: not JSON: {error.msg}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{file}: nested too deeply") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{file}{_line(error)}: not YAML: {_problem(error)}") from error
     if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -50,7 +50,11 @@ class Report:
 
 
 def compare(
-    checkpoint: Path, words: Sequence[str], maxtext: Path | None, version: str | None
+    checkpoint: Path,
+    words: Sequence[str],
+    maxtext: Path | None,
+    version: str | None,
+    overrides: Mapping[str, Any] = {},
 ) -> Report:
     """Compare the configuration of ``words`` with the one that continues a Megatron run.
 
@@ -58,6 +62,7 @@ def compare(
       words: files and ``key=value``.
       maxtext: checkout whose defaults count.
       version: release whose defaults count, where there is no checkout.
+      overrides: MuonSpec fields that the checkpoint does not record.
 
     Raises:
       CheckpointError: the checkpoint cannot be read or converted.
@@ -66,7 +71,7 @@ def compare(
     given = read_given(words)
     base = base_of(given, maxtext, version)
     source = open_source(checkpoint)
-    plan = plan_target(source, _options(source, given, base))
+    plan = plan_target(source, replace(_options(source, given, base), spec_overrides=overrides))
     rows = [*_rows(source, plan, given, base), *computation_rows(source, plan, given.values)]
     unknown, ignored = _others(plan, given, base)
     notes = [*base.notes, *(n for n in plan.notes if "is not reproduced" not in n)]

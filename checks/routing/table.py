@@ -27,7 +27,6 @@ from .maxtext import Answer, RoutingError, ask, sides
 from .megatron import has_states, megatron_side
 from .side import Side, differences
 
-_KEY = re.compile(r"^([a-z_0-9]+):", re.MULTILINE)
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
@@ -77,12 +76,17 @@ class Report:
 
 
 def compare(
-    checkpoint: Path, maxtext: Path, python: Path | None, given: Mapping[str, str]
+    checkpoint: Path,
+    maxtext: Path,
+    python: Path | None,
+    given: Mapping[str, str],
+    overrides: Mapping[str, Any] = {},
 ) -> Report:
     """Compare the routing of a Megatron run with the one that ``maxtext`` would use.
 
     Args:
       given: configuration keys that win over those of the conversion.
+      overrides: MuonSpec fields that the checkpoint does not record.
 
     Raises:
       CheckpointError: the checkpoint cannot be read or converted.
@@ -90,12 +94,16 @@ def compare(
     """
     source = open_source(checkpoint)
     tree = open_tree(maxtext)
-    executable = interpreter(python, tree)
     scan = given.get("scan_layers", "true").lower() not in ("false", "0")
-    plan = plan_target(
-        source,
-        Options(tree.version, scan=scan, fill_missing_state=not has_states(source)),
+    options = Options(
+        tree.version,
+        scan=scan,
+        fill_missing_state=not has_states(source),
+        spec_overrides=overrides,
     )
+    # Before a Python is looked for: what no MaxText could continue needs none.
+    plan = plan_target(source, options)
+    executable = interpreter(python, tree)
     words, notes = _words(plan, tree, given)
     answer = ask(tree, executable, words)
     return Report(
@@ -113,7 +121,7 @@ def _words(
     plan: Plan, tree: Tree, given: Mapping[str, str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The configuration of the conversion as far as the MaxText knows its keys."""
-    known = set(_KEY.findall(tree.base_yml.read_text()))
+    known = tree.keys
     if strange := [key for key in given if key not in known]:
         raise RoutingError(f"--model-config: {tree.named} has no key {', '.join(strange)}")
     config = {key: value for key, value in plan.maxtext_config.items() if key not in given}

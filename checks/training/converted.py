@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,6 +49,8 @@ def converted(
     """
     from converters.orbax.writer import write_state
 
+    # Orbax logs an error once per thread that it passes, before it is raised.
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
     try:
         source = open_source(checkpoint, optimizer=options.optimizer)
         plan = plan_target(source, options)

@@ -54,7 +54,7 @@ def read_description(folder: Path) -> Description:
         return Description(file)
     try:
         told = json.loads(read_text(file))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RunError(f"{file}: not JSON: {error}") from error
     if not isinstance(told, dict):
         raise RunError(f"{file}: expected a JSON object")

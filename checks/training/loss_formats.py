@@ -90,7 +90,7 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             continue
         try:
             row = json.loads(line, parse_float=Decimal, parse_constant=Decimal)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise RunError(f"{path}:{place}: not JSON: {error}") from error
         if not isinstance(row, dict):
             raise RunError(f"{path}:{place}: {str(row)[:40]} is no JSON object")

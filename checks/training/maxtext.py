@@ -168,7 +168,7 @@ def _run(tree: Tree, python: Path, folder: Path, device: str, report: Callable[[
             if process.poll() is None:
                 process.kill()
                 process.wait()
-    if process.returncode:
+    if process.returncode or not (folder / "facts.json").exists():
         said = last_words(output.read_text(errors="replace"))
         raise RunError(f"MaxText in {tree.named} {ended(process.returncode)}:\n{said}")
 

@@ -47,7 +47,7 @@ class Tree:
     @property
     def keys(self) -> frozenset[str]:
         """Of base.yml; MaxText refuses others."""
-        return frozenset(re.findall(r"^(\w+):", self.base_yml.read_text(), re.MULTILINE))
+        return frozenset(re.findall(r"^(\w+):", _text(self.base_yml), re.MULTILINE))
 
     @property
     def needs_tensorflow(self) -> bool:
@@ -57,7 +57,16 @@ class Tree:
 
 def imports_tensorflow(base: Path) -> bool:
     """Whether the trainer imports TensorFlow unconditionally (releases up to 0.2.3)."""
-    return "\nimport tensorflow" in (base / _TRAINER).read_text()
+    return "\nimport tensorflow" in _text(base / _TRAINER)
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"{file}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise RunError(f"{file}: not a text file (byte {error.start})") from error
 
 
 def open_tree(path: Path) -> Tree:
@@ -99,7 +108,7 @@ def _version(base: Path) -> tuple[str, tuple[str, ...]]:
     for record in sorted(base.glob("maxtext-*.dist-info")):
         return _known(record.name.removeprefix("maxtext-").removesuffix(".dist-info"))
     for file in ("maxtext/version.py", "maxtext/__init__.py", "MaxText/__init__.py"):
-        if (base / file).is_file() and (found := _VERSION.search((base / file).read_text())):
+        if (base / file).is_file() and (found := _VERSION.search(_text(base / file))):
             return _known(found[1])
     return "main", (f"{base}: says no version, taken for MaxText's main branch",)
 

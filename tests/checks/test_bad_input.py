@@ -99,6 +99,68 @@ def test_only_maxtext_needs_the_device_and_its_failure_is_told_in_short(
     assert said.endswith(f"MaxText in {maxtext} ended with 3:\n  ValueError: on purpose\n")
 
 
+def test_a_trainer_that_does_nothing_is_no_run(maxtext: Path, tmp_path: Path) -> None:
+    said = refused(run(*training(maxtext, python(tmp_path, trainer="exit 0"))))
+    assert said.endswith(f"MaxText in {maxtext} ended with 0:\n  it said nothing\n")
+
+
+def test_damage_that_shows_late_is_told_in_one_line(tmp_path: Path) -> None:
+    """The writer's own threads stumble over it."""
+    folder = tmp_path / "iter_0000020"
+    shutil.copytree(QWEN3 / "iter_0000020", folder)
+    file = folder / "__0_0.distcp"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 0x40
+    file.write_bytes(content)
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from checks.training.converted import converted\n"
+        "from checks.training.errors import RunError\n"
+        "from converters.maxtext.plan import Options\n"
+        "try: converted(Path(sys.argv[1]), Path(sys.argv[2]), Options())\n"
+        "except RunError as error: print(error)"
+    )
+    command = [sys.executable, "-c", code, str(folder), str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "__0_0.distcp are damaged" in done.stdout
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("command", ["config", "routing", "replay"])
+def test_what_is_not_recorded_may_be_said(command: str, maxtext: Path) -> None:
+    words: dict[str, list[str | Path]] = {
+        "config": [DENSE, "--maxtext-config", "steps=3"],
+        "routing": [DENSE, "--maxtext", maxtext],
+        "replay": [DENSE / "iter_0000020", DENSE / "iter_0000021"],
+    }
+    for more, message in (
+        (["--spec", "nonsense=1"], "nonsense"),
+        (["--spec", "ns_dtype"], "--spec ns_dtype: expected FIELD=VALUE"),
+    ):
+        assert message in refused(run(command, *words[command], *more))
+
+
+def test_a_blockwise_run_is_compared_on_request() -> None:
+    """It is another optimizer; who knows that may go on."""
+    words = ["config", DATA / "megatron" / "tp2_td", "--maxtext-config", "steps=3"]
+    assert "muon_tp_mode='blockwise'" in refused(run(*words))
+    done = run(*words, "--spec", "allow_blockwise_tp=true")
+    assert done.exit_code == 1, done.output
+    assert "agree" in done.stdout
+
+
+def test_a_damaged_checkout_is_named(maxtext: Path, tmp_path: Path) -> None:
+    base = maxtext / "maxtext" / "configs" / "base.yml"
+    base.write_bytes(b"\xff\xfe")
+    executable = python(tmp_path)
+    for command in (
+        ["config", DENSE, "--maxtext-config", "steps=3"],
+        ["routing", DENSE, "--python", executable],
+    ):
+        said = refused(run(*command, "--maxtext", maxtext))
+        assert f"{base.name}" in said
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupt_leaves_nothing(
     maxtext: Path, tmp_path: Path, number: signal.Signals, code: int
