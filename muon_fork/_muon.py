@@ -68,6 +68,7 @@ def scale_by_muon(
     batch_update: bool = True,
     batch_update_size: int = 0,
     use_all_to_all: bool = False,
+    mesh: Any = None,
 ) -> optax.GradientTransformation:
     """Replace each matrix by its orthogonalised momentum.
 
@@ -121,6 +122,7 @@ def scale_by_muon(
             batch_update_size=batch_update_size,
             shardings=[entry.sharding for entry in dims],
             use_all_to_all=use_all_to_all,
+            mesh=mesh,
         )
         if adaptive:
             outputs = _scale_by_dual_norm(inputs, outputs, dims)
@@ -224,6 +226,7 @@ def muon(
     batch_update_size: int = 0,
     clip_grad: float = 0.0,
     use_all_to_all: bool = False,
+    mesh: Any = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Muon for matrices, AdamW for everything else.
 
@@ -269,6 +272,8 @@ def muon(
       batch_update_size: matrices per Newton-Schulz call, at most; 0 is no limit.
       clip_grad: global gradient norm limit over all leaves, Megatron's ``--clip-grad``; 0 is off.
       use_all_to_all: redistribute sharded stacks so that each device holds whole matrices.
+      mesh: devices over which stacks of whole matrices are spread, for leaves whose dimension
+        numbers carry no sharding; None leaves their stacks to the compiler.
 
     Returns:
       A ``GradientTransformationExtraArgs`` whose state has optax's structure.
@@ -304,6 +309,7 @@ def muon(
             batch_update=batch_update,
             batch_update_size=batch_update_size,
             use_all_to_all=use_all_to_all,
+            mesh=mesh,
         )
         scale = scale_by_shape(
             dims, consistent_rms, scale_mode=scale_mode, extra_scale_factor=extra_scale_factor

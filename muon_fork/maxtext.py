@@ -43,14 +43,20 @@ class Route(NamedTuple):
     decays: bool
 
 
-def muon_kwargs(config: Config) -> dict[str, Any]:
+def muon_kwargs(config: Config, model: Any = None) -> dict[str, Any]:
     """Keyword arguments of ``muon()`` that the configuration settles.
+
+    Args:
+      config: MaxText's configuration.
+      model: MaxText's model; whole matrices are spread over its ``mesh``. Without one only leaves
+        whose dimension numbers carry a sharding are.
 
     Raises:
       SpecError: configuration keys are missing or contradict each other.
     """
     # The scale mode carries the factor; MaxText's own argument for it would be a second one.
-    return {**spec_from_config(config).muon_kwargs(), "consistent_rms": None}
+    mesh = getattr(model, "mesh", None)
+    return {**spec_from_config(config).muon_kwargs(), "consistent_rms": None, "mesh": mesh}
 
 
 def adam_weight_decay_mask(config: Config) -> Callable[[Any], Any] | None:

@@ -6,6 +6,7 @@ batch; ``packing`` and ``stacks`` decide which leaves of a model meet in one arr
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -15,6 +16,7 @@ import jax.numpy as jnp
 
 from .coefficients import COEFFICIENT_SETS, SIMPLE, expand_coefficients
 from .dimension_numbers import MuonDimensionNumbers
+from .one_cpu import barrier
 from .packing import make_plan
 from .spec import EpsMode, NsDtype, NsRounding, Preconditioning
 from .stacks import map_matrices
@@ -24,6 +26,7 @@ Coefficients = Any  # array-like of shape (3,) or (n, 3), or the name of a set
 
 # optax guards the rescaling inside the first aol/schatten step with this, whatever ``eps`` is.
 _FIRST_STEP_GUARD = 1e-8
+_UNROLLED_STEPS = 12
 _DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "float64": jnp.float64}
 
 
@@ -144,10 +147,25 @@ def iterate(x: jax.Array, ns_coeffs: jax.Array, how: NewtonSchulz) -> Any:
 
 
 def _repeat(step: Step, x: jax.Array, rows: jax.Array, steps: int) -> Any:
-    """The step with each row, or ``steps`` times with the only one: a loop, compiled once."""
+    """The step with each row, or ``steps`` times with the only one.
+
+    A matrix alone takes the steps one after another: what stands in a loop waits for the loop, what
+    does not runs on a CPU beside the steps of other matrices. A stack fills a device by itself.
+    """
+    if x.ndim == 2 and steps <= _UNROLLED_STEPS:
+        return functools.reduce(step, _each(rows, steps), x)
     if rows.ndim == 1:
         return jax.lax.fori_loop(0, steps, lambda _, y: step(y, rows), x)
     return jax.lax.scan(lambda y, row: (step(y, row), None), x, rows)[0]
+
+
+def _each(rows: jax.Array, steps: int) -> Any:
+    """The coefficients of each step."""
+    if rows.ndim == 1:
+        return [rows] * steps
+    # Behind a barrier the rows are operands. A place in the table would be written into the kernel
+    # that reads it, and equal steps would no longer share one.
+    return barrier(list(rows))
 
 
 def _compute_dtype(dtype: Any, ns_dtype: NsDtype) -> Any:

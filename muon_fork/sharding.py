@@ -66,9 +66,14 @@ class StackLayout:
         return place(stack, NamedSharding(self.mesh, spec))
 
 
-def stack_layout(shardings: Sequence[Any]) -> StackLayout | None:
-    """The layout for a stack of leaves with these shardings; None on one device or without any."""
+def stack_layout(shardings: Sequence[Any], mesh: Any = None) -> StackLayout | None:
+    """The layout for a stack of leaves with these shardings, or else on that mesh.
+
+    None on one device, and where neither is known.
+    """
     meshes = [s.mesh for s in shardings if isinstance(s, NamedSharding)]
+    if not meshes and mesh is not None:
+        meshes = [mesh]
     if not meshes or meshes[0].size == 1:
         return None
     return StackLayout(meshes[0], _is_explicit(meshes[0]))

@@ -23,12 +23,6 @@ LAYERS = {"scanned": True, "unscanned": False}
 MIGRATED, RELEASED = "migrated", "not migrated"
 _MEBI = 2**20
 
-_SPREAD = (
-    "muon_type=maxtext_muon: it tells the optimizer how parameters are sharded, so that each chip "
-    "takes whole matrices; with optax_muon XLA cuts matrices, and loops communicate in every turn"
-)
-_NOT_SPREAD = "this MaxText does not tell its optimizer how parameters are sharded"
-
 Results = Mapping[tuple[str, str], Compiled]
 
 
@@ -61,25 +55,19 @@ def _not_run(reason: str) -> Rung:
 
 def _compile(setting: Setting, named: Tree, python: Path, scratch: Path) -> Rung:
     trees, notes = _both(named, scratch)
-    notes = (*notes, _SPREAD if spreading(named) else _NOT_SPREAD)
     results: dict[tuple[str, str], Compiled] = {}
     problems: dict[tuple[str, str], str] = {}
     for checkout, tree in trees.items():
         for layers, scanned in LAYERS.items():
             setting.progress(f"{NAME}: {checkout}, {layers}: takes a minute")
             folder = scratch / f"{checkout} {layers}".replace(" ", "-")
-            config = {"scan_layers": scanned, **spreading(tree)}
             try:
-                results[checkout, layers] = compile_step(tree, python, folder, config)
+                results[checkout, layers] = compile_step(
+                    tree, python, folder, {"scan_layers": scanned}
+                )
             except RunError as error:
                 problems[checkout, layers] = str(error)
     return judge(results, problems, notes)
-
-
-def spreading(tree: Tree) -> dict[str, str]:
-    """From 0.2.5 on this key makes MaxText tell the optimizer how its parameters are sharded."""
-    has_it = "\nmuon_type:" in tree.base_yml.read_text()
-    return {"muon_type": "maxtext_muon"} if has_it else {}
 
 
 def _both(named: Tree, scratch: Path) -> tuple[dict[str, Tree], tuple[str, ...]]:

@@ -24,8 +24,9 @@ def _dense(name: str, title: str, **further: Any) -> Row:
     return Row(name, title, _training(name), **further)
 
 
-def _muon(name: str, title: str, **settings: Any) -> Row:
-    return Row(name, f"qwen3, {title}", _training("qwen3", optimizer=Optimizer(settings)))
+def _muon(name: str, title: str, fused_adam: bool = False, **settings: Any) -> Row:
+    optimizer = Optimizer(settings, fused_adam=fused_adam)
+    return Row(name, f"qwen3, {title}", _training("qwen3", optimizer=optimizer))
 
 
 def _layout(tensor: int, pipeline: int) -> Row:
@@ -60,6 +61,7 @@ ROWS: tuple[Row, ...] = (
     *_experts("deepseek", "deepseek, shared expert", "training_mla_window"),
     *_experts("deepseek_yarn", "deepseek, shared expert, yarn", "training_mla_window"),
     _muon("split_qkv_off", "fused projection", muon_split_qkv=False),
+    _muon("split_qkv_off_fused", "fused projection, fused AdamW", True, muon_split_qkv=False),
     _muon("simple", "simple coefficients", muon_coefficient_type="simple"),
     _muon(
         "polar_express",
@@ -75,6 +77,7 @@ ROWS: tuple[Row, ...] = (
     ),
     _muon("unit_rms_norm", "unit_rms_norm", muon_scale_mode="unit_rms_norm"),
     _muon("nesterov_off", "without Nesterov", muon_nesterov=False),
+    _muon("nesterov_off_fused", "without Nesterov, fused AdamW", True, muon_nesterov=False),
     _muon("qk_norm_decay", "weight decay on the norms of q and k", apply_wd_to_qk_layernorm=True),
     _muon("adam", "AdamW alone", optimizer="adam"),
     Row(

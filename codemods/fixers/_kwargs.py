@@ -18,12 +18,14 @@ class MuonKwargs:
     Attributes:
       name: variable that holds them.
       config: what ``get_optimizer`` calls its configuration.
+      model: ``model`` if it takes one, whose mesh the optimizer then knows; else None.
       literal: the dictionary display.
       later: displays merged in afterwards, ``name = name | {...}``.
     """
 
     name: str
     config: str
+    model: str | None
     literal: cst.Dict
     later: tuple[cst.Dict, ...]
 
@@ -53,7 +55,9 @@ def find_kwargs(source: Source, context: Context) -> MuonKwargs:
             f"expected one {name} = {{...}} in get_optimizer, found {len(literals)}",
             source.line(owner),
         )
-    found = MuonKwargs(name, owner.params.params[0].name.value, literals[0], tuple(later))
+    names = [parameter.name.value for parameter in owner.params.params]
+    model = "model" if "model" in names else None
+    found = MuonKwargs(name, names[0], model, literals[0], tuple(later))
     _refuse_other_uses(source, owner, found, local_names(source, context, "muon"))
     return found
 

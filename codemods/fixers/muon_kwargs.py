@@ -144,10 +144,11 @@ def _additions(source: Source, kwargs: MuonKwargs) -> list[Edit]:
             source.line(kwargs.literal),
         )
     edits = [] if isinstance(last.comma, cst.Comma) else [_insertion(source.end(last.value), ",")]
+    given = kwargs.config if kwargs.model is None else f"{kwargs.config}, {kwargs.model}"
     lines = (
         "# What the configuration's MuonSpec settles; it wins over the entries above.",
         f'"{MASK_KEY}": {MASK_FUNCTION}({kwargs.config}),',
-        f"**{GLUE}.muon_kwargs({kwargs.config}),",
+        f"**{GLUE}.muon_kwargs({given}),",
     )
     margin, newline = source.margin(last.key), source.newline
     return [*edits, _insertion(at, "".join(f"{margin}{line}{newline}" for line in lines))]

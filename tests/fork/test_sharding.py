@@ -20,7 +20,9 @@ for kind in (AxisType.Auto, AxisType.Explicit):
     layout, everywhere = NamedSharding(mesh, P("fsdp")), NamedSharding(mesh, P())
     place = lambda x: jax.device_put(x, layout if x.shape == (64, 96) else everywhere)
     sharded = {k: place(v) for k, v in params.items()}
-    for known, options in ((None, {}), (layout, {}), (layout, {"use_all_to_all": True})):
+    everything = {"mesh": mesh, "use_all_to_all": True}
+    cases = (None, {}), (None, {"mesh": mesh}), (layout, {}), (layout, everything)
+    for known, options in cases:
         dims = {k: D(sharding=known) for k in params}
         transform = muon(1e-2, muon_weight_dimension_numbers=dims, **options)
         state = jax.tree.map(place, transform.init(params))
@@ -30,7 +32,7 @@ for kind in (AxisType.Auto, AxisType.Explicit):
         for k, v in expected.items():
             error = jnp.linalg.norm(jnp.asarray(np.asarray(updates[k])) - v) / jnp.linalg.norm(v)
             assert error <= 2e-6, (kind, options, k, error)
-        if known is not None:
+        if known is not None or options:
             assert "all-reduce(" not in step.as_text(), (kind, options)
 print("equal")
 """

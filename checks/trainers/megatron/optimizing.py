@@ -34,6 +34,14 @@ def core_optimizer(config: Any, model: Any) -> Any:
     return get_megatron_optimizer(config, [model])
 
 
+def fuse_adam(optimizer: Any) -> None:
+    """Have torch's AdamW, wherever Megatron fell back to it, run its fused kernel."""
+    for part in getattr(optimizer, "chained_optimizers", [optimizer]):
+        if isinstance(part.optimizer, torch.optim.AdamW):
+            for group in part.optimizer.param_groups:
+                group["fused"] = True
+
+
 def scheduler_of(training: Training, optimizer: Any) -> Any:
     """Counts samples, as Megatron's does."""
     from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler

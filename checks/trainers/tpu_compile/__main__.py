@@ -12,8 +12,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import jax
-
 
 def main(out: Path, argv: list[str]) -> None:
     from maxtext.trainers.pre_train import train_compile
@@ -21,8 +19,7 @@ def main(out: Path, argv: list[str]) -> None:
     compile_step = train_compile.jit_and_compile
 
     def compile_and_keep(*arguments: Any, **keywords: Any) -> Any:
-        with _as_on_a_tpu():
-            compiled = compile_step(*arguments, **keywords)
+        compiled = compile_step(*arguments, **keywords)
         (out / "step.hlo").write_text(compiled.as_text())
         package = str(Path(train_compile.__file__).parents[3])
         facts = {"package": package, "memory": _memory(compiled), "versions": _versions()}
@@ -31,20 +28,6 @@ def main(out: Path, argv: list[str]) -> None:
 
     train_compile.jit_and_compile = compile_and_keep
     train_compile.main(["train_compile", *argv])
-
-
-class _as_on_a_tpu:
-    """Code that asks for the platform while it is traced hears what a TPU host would say.
-
-    Only the CPU's runtime is started here, so JAX itself would answer ``cpu``.
-    """
-
-    def __enter__(self) -> None:
-        self._answer = jax.default_backend
-        jax.default_backend = lambda: "tpu"
-
-    def __exit__(self, *_: object) -> None:
-        jax.default_backend = self._answer
 
 
 def _memory(compiled: Any) -> dict[str, int]:

@@ -27,7 +27,7 @@ def entries(text: str) -> list[str]:
 
 def test_the_spec_comes_last_and_wins() -> None:
     result = entries(check_transformed(fixer, OPTIMIZER))
-    assert result[-2:] == ["adam_weight_decay_mask", "megatron_muon.muon_kwargs(config)"]
+    assert result[-2:] == ["adam_weight_decay_mask", "megatron_muon.muon_kwargs(config, model)"]
     assert set(entries(OPTIMIZER)) - set(result) == {"eps"}
 
 
@@ -53,7 +53,7 @@ def test_last_entry_without_comma() -> None:
 
 def test_config_by_another_name() -> None:
     text = OPTIMIZER.replace("config", "cfg")
-    assert "**megatron_muon.muon_kwargs(cfg)," in check_transformed(fixer, text)
+    assert "**megatron_muon.muon_kwargs(cfg, model)," in check_transformed(fixer, text)
 
 
 def test_migrated_text_stays() -> None:
@@ -170,6 +170,6 @@ def test_refused(old: str, new: str, line: str | None, message: str) -> None:
 
 def test_spec_that_is_not_last_is_refused() -> None:
     text = check_transformed(fixer, OPTIMIZER)
-    spec = "        **megatron_muon.muon_kwargs(config),\n"
+    spec = "        **megatron_muon.muon_kwargs(config, model),\n"
     text = swap(text, spec, spec + '        "beta": 0.9,\n')
-    check_refused(fixer, text, "muon_kwargs(config)", "last entry")
+    check_refused(fixer, text, "muon_kwargs(config, model)", "last entry")

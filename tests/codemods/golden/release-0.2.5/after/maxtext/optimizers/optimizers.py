@@ -46,7 +46,7 @@ def get_optimizer(config, learning_rate_schedule, model=None, mesh=None):
         "adam_weight_decay": config.adam_weight_decay,
         # What the configuration's MuonSpec settles; it wins over the entries above.
         "adam_weight_decay_mask": get_adam_wd_mask(config),
-        **megatron_muon.muon_kwargs(config),
+        **megatron_muon.muon_kwargs(config, model),
     }
 
     if muon_type == "optax_muon":
