@@ -113,14 +113,14 @@ def _row(checkout: str, layers: str, one: Compiled) -> dict[str, Any]:
         "state and batch": round(one.memory["argument_size"] / _MEBI, 1),
         "temporary": round(one.memory["temp_size"] / _MEBI, 1),
         "Newton-Schulz loops": len(one.loops),
-        "collectives in them": inside or "none",
+        "collectives in them": inside or ("none" if one.loops else "no loop: unrolled"),
     }
 
 
 def _remarks(results: Results) -> Iterator[str]:
     for (checkout, layers), one in results.items():
         if not one.loops:
-            yield f"{checkout}, {layers}: no Newton-Schulz loop was found in the program"
+            yield f"{checkout}, {layers}: no Newton-Schulz loop was found in the program: unrolled"
         for loop in one.loops:
             if loop.collectives and checkout == MIGRATED:
                 kinds = ", ".join(f"{count} {kind}" for kind, count in loop.collectives.items())
