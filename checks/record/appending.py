@@ -12,6 +12,8 @@ import numpy.typing as npt
 
 # The header of a .npy file, padded so that a larger shape fits in its place.
 HEADER = 128
+# Bytes of a JSON line, at most.
+_LONGEST_ROW = 1 << 12
 DTYPE = np.dtype("<i4")
 
 
@@ -72,15 +74,10 @@ def header(shape: tuple[int, ...]) -> bytes:
 
 
 def append_row(path: Path, row: dict[str, Any]) -> None:
-    """Add a JSON line; a line that an earlier process left unfinished is closed first."""
-    text = json.dumps(row) + "\n"
-    with open(path, "ab") as stream:
-        if stream.tell() and _last_byte(path) != b"\n":
-            text = "\n" + text
-        stream.write(text.encode())
-
-
-def _last_byte(path: Path) -> bytes:
-    with open(path, "rb") as stream:
-        stream.seek(-1, os.SEEK_END)
-        return stream.read(1)
+    """Add a JSON line; one that an earlier process left unfinished is cut off first."""
+    with open(path, "r+b" if path.exists() else "w+b") as stream:
+        stream.seek(max(0, stream.seek(0, os.SEEK_END) - _LONGEST_ROW))
+        unfinished = stream.read().rpartition(b"\n")[2]
+        stream.seek(-len(unfinished), os.SEEK_END)
+        stream.truncate()
+        stream.write((json.dumps(row) + "\n").encode())

@@ -67,7 +67,8 @@ def _is_json_lines(path: Path) -> bool:
 def _read_json_lines(path: Path, _first_step: int) -> Losses:
     by_step: dict[int, Decimal] = {}
     others = repeated = 0
-    for place, row in _rows(path):
+    notes: list[str] = []
+    for place, row in _rows(path, notes):
         loss = next((row[key] for key in LOSS_KEYS if key in row), None)
         if loss is None:
             others += 1
@@ -77,20 +78,26 @@ def _read_json_lines(path: Path, _first_step: int) -> Losses:
         step = _step_of(path, place, row)
         repeated += step in by_step
         by_step[step] = Decimal(loss)
-    notes = [f"{path.name}: {others} lines without a loss were left out"] if others else []
+    notes += [f"{path.name}: {others} lines without a loss were left out"] if others else []
     notes += [f"{path.name}: {repeated} steps occur again, the later counts"] if repeated else []
     values = {step: float(loss) for step, loss in by_step.items()}
     precision = printed_precision(list(by_step.values()))
     return from_steps(path, values, precision=precision, notes=notes)
 
 
-def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    for place, line in enumerate(read_text(path).splitlines(), 1):
+def _rows(path: Path, notes: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Lines with their numbers; one that its writer did not come to end is only noted."""
+    text = read_text(path)
+    lines = text.splitlines()
+    for place, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             row = json.loads(line, parse_float=Decimal, parse_constant=Decimal)
         except (ValueError, RecursionError) as error:
+            if place == len(lines) and not text.endswith("\n"):
+                notes.append(f"{path.name}: its last line was cut off, and left out")
+                return
             raise RunError(f"{path}:{place}: not JSON: {error}") from error
         if not isinstance(row, dict):
             raise RunError(f"{path}:{place}: {str(row)[:40]} is no JSON object")

@@ -55,8 +55,9 @@ def test_a_run_may_be_interrupted_and_go_on(tmp_path: Path, arguments: SimpleNam
     # The process died while it wrote a loss; another starts from step 24, on other data.
     with (tmp_path / "run" / "losses.jsonl").open("a") as stream:
         stream.write('{"step": 27, "lo')
-    text = (tmp_path / "run" / "losses.jsonl").read_text()
-    (tmp_path / "run" / "losses.jsonl").write_text(text[: text.rindex("{")])
+    stopped = open_run(tmp_path / "run")
+    assert stopped.end_step == 27
+    assert "losses.jsonl: its last line was cut off, and left out" in stopped.notes
     other = TOKENS.flip(2)
     second = training(arguments)
     record(tmp_path / "run", second)
@@ -154,5 +155,10 @@ def test_a_token_file_is_whole_after_every_step(tmp_path: Path) -> None:
 def test_an_unfinished_line_does_not_swallow_the_next(tmp_path: Path) -> None:
     path = tmp_path / "losses.jsonl"
     path.write_text('{"step": 0, "lo')
-    append_row(path, {"step": 0, "loss": 1.0})
-    assert json.loads(path.read_text().splitlines()[1]) == {"step": 0, "loss": 1.0}
+    for step in (0, 1):
+        append_row(path, {"step": step, "loss": 1.0})
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert rows == [{"step": 0, "loss": 1.0}, {"step": 1, "loss": 1.0}]
+    path.write_text('{"step": 0, "loss": 1.0}\n{"st')
+    append_row(path, {"step": 1, "loss": 2.0})
+    assert path.read_text() == '{"step": 0, "loss": 1.0}\n{"step": 1, "loss": 2.0}\n'
