@@ -96,6 +96,7 @@ ROWS: tuple[Row, ...] = (
         "rfc",
         "qwen3, the optimizer of RFC-0023: sums, per head, gate apart, stacks of 16, norm decay",
         _training("qwen3", optimizer=Optimizer(rfc=RFC), reference="rfc"),
+        floor=True,
         spec_overrides={"ns_dtype": "float32"},
     ),
     Row(

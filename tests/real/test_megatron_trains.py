@@ -20,8 +20,8 @@ from checks.result import Outcome, Rung
 from checks.tolerances import limit
 from checks.trainers.megatron.launch import TrainingFailed, record
 from checks.trainers.megatron.models import model
-from checks.trainers.megatron.options import Layout, Optimizer
-from checks.trainers.megatron.training import Training
+from checks.trainers.megatron.options import RFC, Layout, Optimizer
+from checks.trainers.megatron.training import Reference, Training
 from checks.training.folder import open_run
 from tests.real.maxtext.trainer import built
 
@@ -93,6 +93,19 @@ def test_two_processes_train_like_one(alone: tuple[Training, Path], tmp_path: Pa
     worst = float(np.abs(first - second).max())
     print(f"two processes: largest difference {worst:.1e}")
     assert worst <= limit("layouts_trained")
+
+
+@pytest.mark.parametrize("reference", ["core", "rfc"])
+def test_a_run_goes_on_from_its_checkpoint(reference: Reference, tmp_path: Path) -> None:
+    """Weights, buffers and counts: without any of them the next losses would be others."""
+    optimizer = Optimizer(rfc=RFC if reference == "rfc" else {})
+    whole = Training(model("qwen3"), optimizer, steps=9, saves=(5,), reference=reference)
+    record(whole, tmp_path / "whole")
+    start = str(tmp_path / "whole" / "iter_0000005")
+    record(whole.replace(saves=(), start=start), tmp_path / "rest")
+    losses, rest = (np.loadtxt(tmp_path / name / "losses.txt") for name in ("whole", "rest"))
+    assert len(rest) == 4
+    np.testing.assert_array_equal(rest, losses[5:])
 
 
 def test_a_run_that_cannot_be_trained_says_why(tmp_path: Path) -> None:

@@ -77,14 +77,24 @@ def step(
     return norm
 
 
+def fresh_state(parameter: Parameter) -> dict[str, Tensor]:
+    """Buffers before the first step: zeros like the parameter."""
+    names = ("muon_buffer",) if parameter.is_muon else ("adamw_exp_avg", "adamw_exp_avg_sq")
+    return {name: torch.zeros_like(parameter.tensor.detach()) for name in names}
+
+
+def _state(parameter: Parameter) -> dict[str, Tensor]:
+    if not parameter.state:
+        parameter.state = fresh_state(parameter)
+    return parameter.state
+
+
 def _muon(
     options: Options, pairs: Sequence[tuple[Parameter, Tensor]], learning_rate: float
 ) -> None:
     inputs = []
     for parameter, gradient in pairs:
-        if "muon_buffer" not in parameter.state:
-            parameter.state["muon_buffer"] = torch.zeros_like(gradient)
-        buffer = parameter.state["muon_buffer"]
+        buffer = _state(parameter)["muon_buffer"]
         buffer.mul_(options.momentum).add_(gradient)
         ahead = gradient + options.momentum * buffer if options.nesterov else buffer.clone()
         inputs.append((parameter, ahead))
@@ -145,10 +155,8 @@ def newton_schulz(options: Options, stack: Tensor) -> Tensor:
 def _adam(
     options: Options, parameter: Parameter, gradient: Tensor, learning_rate: float, count: int
 ) -> None:
-    for name in ("adamw_exp_avg", "adamw_exp_avg_sq"):
-        if name not in parameter.state:
-            parameter.state[name] = torch.zeros_like(gradient)
-    first, second = parameter.state["adamw_exp_avg"], parameter.state["adamw_exp_avg_sq"]
+    state = _state(parameter)
+    first, second = state["adamw_exp_avg"], state["adamw_exp_avg_sq"]
     b1, b2 = options.adam_beta1, options.adam_beta2
     first.mul_(b1).add_(gradient, alpha=1.0 - b1)
     second.mul_(b2).addcmul_(gradient, gradient, value=1.0 - b2)

@@ -12,7 +12,7 @@ from checks.references.matrices import Blocks, Qkv, component_rows
 from checks.trainers.megatron.building import inner
 from checks.trainers.megatron.training import Training
 
-from .algorithm import Options, Parameter, step
+from .algorithm import Options, Parameter, fresh_state, step
 
 _PREFIX = "optimizer.state"
 
@@ -76,14 +76,15 @@ class RfcOptimizer:
     def sharded_state_dict(
         self, model: Mapping[str, Any], is_loading: bool = False, metadata: Any = None
     ) -> dict[str, Any]:
-        """Buffers under the names that this lineage has on disk."""
+        """Buffers under the names that this lineage has on disk; to load into, all of them."""
         from megatron.core.dist_checkpointing.optimizer import (
             get_param_id_to_sharded_param_map,
             make_sharded_optimizer_tensor,
         )
 
         if is_loading:
-            raise NotImplementedError("this reference only saves")
+            for parameter in self.parameters:
+                parameter.state = fresh_state(parameter)
         tensors = [parameter.tensor for parameter in self.parameters]
         places = get_param_id_to_sharded_param_map(model, iter(tensors))
         state = {
@@ -95,6 +96,14 @@ class RfcOptimizer:
         }
         groups = [{**group, "step": self.count} for group in self.param_groups]
         return {"state": state, "param_groups": groups}
+
+    def load_state_dict(self, loaded: Mapping[str, Any]) -> None:
+        """Go on from what was loaded for ``sharded_state_dict``."""
+        for number, parameter in enumerate(self.parameters):
+            parameter.state = dict(loaded["state"][number])
+        (group,) = loaded["param_groups"]
+        self.count = int(group["step"])
+        self.param_groups = [{name: group[name] for name in self.param_groups[0]}]
 
 
 def options_of(training: Training) -> Options:
