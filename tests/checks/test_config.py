@@ -71,6 +71,14 @@ def test_what_the_conversion_sets_agrees(compared: Any, model: str) -> None:
     assert report.passed
 
 
+def test_documents_are_kept_apart_as_the_run_did(compared: Any) -> None:
+    origin = changed(source(MODELS["llama2"]), reset_attention_mask=True)
+    assert plan_target(origin, Options()).maxtext_config["packing"] is True
+    assert not found(compared(origin))
+    (row,) = found(compared(origin, packing=False))
+    assert (row.megatron, row.remedy) == ("reset_attention_mask=True", "packing=True")
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_every_key_of_the_conversion_has_a_row(model: str) -> None:
     known = {key.name for key in KEYS} | IRRELEVANT
