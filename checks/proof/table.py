@@ -41,8 +41,18 @@ def _experts(name: str, title: str, gate: str) -> Iterator[Row]:
     yield Row(name, f"{title}, free run", training, "training_over_floor", floor=True)
 
 
+def _exact(name: str, title: str) -> Row:
+    return Row(
+        f"{name}_f64_exact",
+        f"{title}, both in float64, MaxText's RMSNorm too",
+        _training(name, dtype="float64"),
+        "training_f64_exact",
+        exact=True,
+        spec_overrides=_NS_F64,
+    )
+
+
 _NS_F64 = {"ns_dtype": "float64"}
-_F64 = _training("qwen3", dtype="float64")
 _MEDIUM = Optimizer({"muon_fp32_matmul_prec": "medium"})
 
 ROWS: tuple[Row, ...] = (
@@ -102,18 +112,13 @@ ROWS: tuple[Row, ...] = (
     Row(
         "qwen3_f64",
         "qwen3, both in float64",
-        _F64,
+        _training("qwen3", dtype="float64"),
         "training_f64",
         spec_overrides=_NS_F64,
     ),
-    Row(
-        "qwen3_f64_exact",
-        "qwen3, both in float64, MaxText's RMSNorm too",
-        _F64,
-        "training_f64_exact",
-        exact=True,
-        spec_overrides=_NS_F64,
-    ),
+    _exact("qwen3", "qwen3"),
+    _exact("llama", "llama, folded query"),
+    _exact("mla", "multi-latent attention"),
 )
 
 
