@@ -13,6 +13,7 @@ from .training import Training
 
 # Fields that Megatron-Core 0.18 renamed.
 _OLD_NAMES = {"muon_nesterov": "muon_use_nesterov"}
+_KEPT = "weight_decay_of_the_step"
 
 
 def optimizer_config(settings: Mapping[str, Any], dtype: torch.dtype = torch.float32) -> Any:
@@ -34,12 +35,26 @@ def core_optimizer(config: Any, model: Any) -> Any:
     return get_megatron_optimizer(config, [model])
 
 
-def fuse_adam(optimizer: Any) -> None:
-    """Have torch's AdamW, wherever Megatron fell back to it, run its fused kernel."""
+def subtract_decay(optimizer: Any) -> None:
+    """Take the weight decay out of every torch AdamW of Megatron's, and do it by subtraction."""
     for part in getattr(optimizer, "chained_optimizers", [optimizer]):
         if isinstance(part.optimizer, torch.optim.AdamW):
-            for group in part.optimizer.param_groups:
-                group["fused"] = True
+            part.optimizer.register_step_pre_hook(_decay)
+            part.optimizer.register_step_post_hook(_restore)
+
+
+@torch.no_grad()
+def _decay(adam: torch.optim.Optimizer, *_: Any) -> None:
+    for group in adam.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                parameter.add_(parameter, alpha=-group["lr"] * group["weight_decay"])
+        group[_KEPT], group["weight_decay"] = group["weight_decay"], 0.0
+
+
+def _restore(adam: torch.optim.Optimizer, *_: Any) -> None:
+    for group in adam.param_groups:
+        group["weight_decay"] = group.pop(_KEPT)
 
 
 def scheduler_of(training: Training, optimizer: Any) -> Any:

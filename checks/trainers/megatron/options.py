@@ -44,9 +44,9 @@ class Optimizer:
       changes: of ``SETTINGS``, by name.
       rfc: arguments of RFC-0023's optimizer, where that one trains.
       decay_style, warmup, decay: learning-rate schedule, in steps; ``constant`` stays at ``lr``.
-      fused_adam: torch's fused AdamW, which subtracts ``lr * wd * p`` as Megatron's FusedAdam does
-        on a GPU. Without a GPU Megatron falls back to an AdamW that multiplies by ``1 - lr * wd``,
-        a factor that is rounded before it is used.
+      subtract_decay: AdamW decays by ``p - lr * wd * p``, as Megatron's FusedAdam does on a GPU.
+        Without a GPU Megatron falls back to torch's AdamW, which multiplies by ``1 - lr * wd``:
+        rounded to float32 first, that factor is wrong the same way in every step.
     """
 
     changes: dict[str, Any] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Optimizer:
     decay_style: str = "constant"
     warmup: int = 0
     decay: int = 100_000
-    fused_adam: bool = False
+    subtract_decay: bool = False
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from .arguments import arguments_of
 from .building import gpt, transformer_config, wrapped
-from .optimizing import core_optimizer, fuse_adam, optimizer_config, scheduler_of
+from .optimizing import core_optimizer, optimizer_config, scheduler_of, subtract_decay
 from .saving import State, load_torch_dist, save_legacy, save_torch_dist
 from .training import Training
 
@@ -57,8 +57,8 @@ def start(training: Training) -> State:
         optimizer = rfc_optimizer(training, model, config)
     else:
         optimizer = core_optimizer(settings, model)
-    if training.optimizer.fused_adam:
-        fuse_adam(optimizer)
+    if training.optimizer.subtract_decay:
+        subtract_decay(optimizer)
     scheduler = scheduler_of(training, optimizer)
     config.finalize_model_grads_func = _finalize
     return State(model, optimizer, scheduler, arguments_of(training, config, settings))
