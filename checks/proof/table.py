@@ -88,12 +88,14 @@ ROWS: tuple[Row, ...] = (
     *_experts("deepseek", "deepseek, shared expert", "training_mla_window"),
     *_experts("deepseek_yarn", "deepseek, shared expert, yarn", "training_mla_window"),
     *_twice(_muon("split_qkv_off", "fused projection", muon_split_qkv=False)),
-    _muon("simple", "simple coefficients", muon_coefficient_type="simple"),
-    _muon(
-        "polar_express",
-        "polar express, eight steps",
-        muon_coefficient_type="polar_express",
-        muon_num_ns_steps=8,
+    *_twice(_muon("simple", "simple coefficients", muon_coefficient_type="simple")),
+    *_twice(
+        _muon(
+            "polar_express",
+            "polar express, eight steps",
+            muon_coefficient_type="polar_express",
+            muon_num_ns_steps=8,
+        )
     ),
     _muon(
         "deepseekv4",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from click.testing import CliRunner
 
 from checks.measure import measure
@@ -17,6 +19,7 @@ from checks.proof.whole import report
 from checks.result import Curve, Divergence, Figure, Outcome, Rung
 from checks.tolerances import TOLERANCES
 from checks.trainers.megatron.models import MODELS
+from checks.trainers.megatron.optimizing import subtract_decay
 
 RUNG = Rung(
     "rfc",
@@ -93,3 +96,20 @@ def test_bad_words_are_refused(words: list[str], said: str) -> None:
     answer = CliRunner().invoke(main, words)
     assert answer.exit_code == 2
     assert said in answer.output
+
+
+def test_decay_by_subtraction_is_not_the_rounded_factor() -> None:
+    """1 - 2e-4 in float32 is 2.6e-8 too large, the same way in every step."""
+    after = {}
+    for subtracted in (False, True):
+        weight = torch.full((4,), 0.7, requires_grad=True)
+        weight.grad = torch.zeros_like(weight)
+        adam = torch.optim.AdamW([weight], lr=2e-3, weight_decay=0.1)
+        if subtracted:
+            subtract_decay(SimpleNamespace(optimizer=adam))
+        for _ in range(1000):
+            adam.step()
+        assert adam.param_groups[0]["weight_decay"] == 0.1
+        after[subtracted] = float(weight.detach()[0]) / (0.7 * (1 - 2e-4) ** 1000) - 1
+    assert abs(after[True]) < 1e-6
+    assert abs(after[False]) > 1e-5
