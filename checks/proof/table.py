@@ -29,10 +29,11 @@ def _muon(name: str, title: str, **settings: Any) -> Row:
     return Row(name, f"qwen3, {title}", _training("qwen3", optimizer=Optimizer(settings)))
 
 
-def _twice(row: Row) -> Iterator[Row]:
-    """The row, and the same with AdamW's decay in the arithmetic that Megatron has on a GPU.
+def _over(row: Row) -> Iterator[Row]:
+    """A row over its limit, and two that show what carries it there (docs/check.md).
 
-    The factor that torch's AdamW rounds is what carries these over the limit (docs/check.md).
+    Once with AdamW's decay in the arithmetic that Megatron has on a GPU, instead of by a factor
+    that torch's AdamW rounds; once without rounding.
     """
     yield row
     optimizer = dataclasses.replace(row.training.optimizer, subtract_decay=True)
@@ -42,6 +43,7 @@ def _twice(row: Row) -> Iterator[Row]:
         title=f"{row.title}, decay as on a GPU",
         training=row.training.replace(optimizer=optimizer),
     )
+    yield _exact(row)
 
 
 def _layout(tensor: int, pipeline: int) -> Row:
@@ -56,12 +58,14 @@ def _experts(name: str, title: str, gate: str) -> Iterator[Row]:
     yield Row(name, f"{title}, free run", training, "training_over_floor", floor=True)
 
 
-def _exact(name: str, title: str) -> Row:
-    return Row(
-        f"{name}_f64_exact",
-        f"{title}, both in float64, MaxText's RMSNorm too",
-        _training(name, dtype="float64"),
-        "training_f64_exact",
+def _exact(row: Row) -> Row:
+    return dataclasses.replace(
+        row,
+        name=f"{row.name}_f64_exact",
+        title=f"{row.title}, both in float64, MaxText's RMSNorm too",
+        training=row.training.replace(dtype="float64"),
+        gate="training_f64_exact",
+        floor=False,
         exact=True,
         spec_overrides=_NS_F64,
     )
@@ -73,10 +77,10 @@ _MEDIUM = Optimizer({"muon_fp32_matmul_prec": "medium"})
 ROWS: tuple[Row, ...] = (
     _dense("qwen3", "qwen3", floor=True),
     _dense("qwen3_tied", "qwen3, tied embeddings", scan=True),
-    *_twice(
+    *_over(
         _dense("qwen3_gqa8", "qwen3, eight heads of query to one of key and value", release="0.2.4")
     ),
-    *_twice(_dense("qwen3_deep", "qwen3, eight layers", scan=True)),
+    *_over(_dense("qwen3_deep", "qwen3, eight layers", scan=True)),
     _dense("llama", "llama, folded query", scan=True),
     _dense("mistral", "mistral, folded query", release="0.2.3"),
     _dense("mla", "multi-latent attention, dense"),
@@ -87,9 +91,9 @@ ROWS: tuple[Row, ...] = (
     *_experts("mixtral", "mixtral, folded query", "training_window"),
     *_experts("deepseek", "deepseek, shared expert", "training_mla_window"),
     *_experts("deepseek_yarn", "deepseek, shared expert, yarn", "training_mla_window"),
-    *_twice(_muon("split_qkv_off", "fused projection", muon_split_qkv=False)),
-    *_twice(_muon("simple", "simple coefficients", muon_coefficient_type="simple")),
-    *_twice(
+    *_over(_muon("split_qkv_off", "fused projection", muon_split_qkv=False)),
+    *_over(_muon("simple", "simple coefficients", muon_coefficient_type="simple")),
+    *_over(
         _muon(
             "polar_express",
             "polar express, eight steps",
@@ -97,15 +101,21 @@ ROWS: tuple[Row, ...] = (
             muon_num_ns_steps=8,
         )
     ),
-    _muon(
-        "deepseekv4",
-        "coefficients of DeepSeek-V4, ten steps",
-        muon_coefficient_type="deepseekv4",
-        muon_num_ns_steps=10,
+    *_over(
+        _muon(
+            "deepseekv4",
+            "coefficients of DeepSeek-V4, ten steps",
+            muon_coefficient_type="deepseekv4",
+            muon_num_ns_steps=10,
+        )
     ),
     _muon("unit_rms_norm", "unit_rms_norm", muon_scale_mode="unit_rms_norm"),
-    *_twice(_muon("nesterov_off", "without Nesterov", muon_nesterov=False)),
-    _muon("qk_norm_decay", "weight decay on the norms of q and k", apply_wd_to_qk_layernorm=True),
+    *_over(_muon("nesterov_off", "without Nesterov", muon_nesterov=False)),
+    *_over(
+        _muon(
+            "qk_norm_decay", "weight decay on the norms of q and k", apply_wd_to_qk_layernorm=True
+        )
+    ),
     _muon("adam", "AdamW alone", optimizer="adam"),
     Row(
         "schedule",
@@ -133,9 +143,9 @@ ROWS: tuple[Row, ...] = (
         "training_f64",
         spec_overrides=_NS_F64,
     ),
-    _exact("qwen3", "qwen3"),
-    _exact("llama", "llama, folded query"),
-    _exact("mla", "multi-latent attention"),
+    _exact(_dense("qwen3", "qwen3")),
+    _exact(_dense("llama", "llama, folded query")),
+    _exact(_dense("mla", "multi-latent attention, dense")),
 )
 
 
