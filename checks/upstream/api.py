@@ -28,6 +28,7 @@ ADDITIONS = frozenset(
         "batch_update_size",
         "clip_grad",
         "use_all_to_all",
+        "mesh",
         "component_splits",
         "join",
         "update_scale",
