@@ -26,6 +26,7 @@ Coefficients = Any  # array-like of shape (3,) or (n, 3), or the name of a set
 
 # optax guards the rescaling inside the first aol/schatten step with this, whatever ``eps`` is.
 _FIRST_STEP_GUARD = 1e-8
+# More than any named set has; beyond it a loop, whose program does not grow.
 _UNROLLED_STEPS = 12
 _DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "float64": jnp.float64}
 
@@ -152,8 +153,9 @@ def _repeat(step: Step, x: jax.Array, rows: jax.Array, steps: int) -> Any:
     A matrix alone takes the steps one after another: what stands in a loop waits for the loop, what
     does not runs on a CPU beside the steps of other matrices. A stack fills a device by itself.
     """
-    if x.ndim == 2 and steps <= _UNROLLED_STEPS:
-        return functools.reduce(step, _each(rows, steps), x)
+    count = steps if rows.ndim == 1 else rows.shape[0]
+    if x.ndim == 2 and count <= _UNROLLED_STEPS:
+        return functools.reduce(step, _each(rows, count), x)
     if rows.ndim == 1:
         return jax.lax.fori_loop(0, steps, lambda _, y: step(y, rows), x)
     return jax.lax.scan(lambda y, row: (step(y, row), None), x, rows)[0]

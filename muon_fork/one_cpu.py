@@ -45,6 +45,8 @@ def on_one_cpu(
 def _each(function: Callable[[Any], Any], stack: jax.Array) -> Any:
     """``function`` over the matrices of a stack, a few at a time."""
     total = stack.shape[0]
+    if total == 0:
+        return stack
     if total == 1:
         return function(stack[0])[None]
 

@@ -158,3 +158,12 @@ def test_joined_leaves_that_disagree_are_named():
     params = dict(zip("ab", arrays((4, 6), (5, 6)), strict=True))
     with pytest.raises(ValueError, match="joined as 'fc1' disagree"):
         one_step(params, dims)
+
+
+def test_a_batch_without_matrices_stays_empty() -> None:
+    params = {"w": jnp.zeros((0, 4, 6)), "v": jnp.ones((1, 4, 6))}
+    dims = dict.fromkeys(params, MuonDimensionNumbers((1,), (2,)))
+    transform = muon(1e-2, muon_weight_dimension_numbers=dims)
+    updates, _ = transform.update(params, transform.init(params), params)
+    assert updates["w"].shape == (0, 4, 6)
+    assert jnp.all(updates["v"] < 0)
