@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import RunError
-from .losses import read_text
+from .text import read_text
 
 NAME = "run.json"
 _KEYS = (

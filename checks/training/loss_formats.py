@@ -11,7 +11,8 @@ from typing import Any
 
 from . import events
 from .errors import RunError
-from .losses import Format, Losses, from_steps, printed_precision, read_text
+from .losses import Format, Losses, from_steps, printed_precision
+from .text import read_text
 
 # Keys of a step's number, with the number of the first step.
 STEP_KEYS = (("iteration", 1), ("step", 0), ("_step", 1))

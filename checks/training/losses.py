@@ -120,17 +120,3 @@ def printed_precision(numbers: Sequence[Decimal]) -> float:
         return 0.0
     is_fixed = len(set(places)) == 1 or len({len(n.digits) for n in finite}) == 1
     return float(f"5e{(max(places) if is_fixed else min(places)) - 1}")
-
-
-def read_text(path: Path) -> str:
-    """The text of a file.
-
-    Raises:
-      RunError: it cannot be read, or is no text.
-    """
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise RunError(f"{path}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise RunError(f"{path}: no text: {error}") from error

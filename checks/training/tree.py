@@ -15,6 +15,7 @@ from typing import Any
 from converters.maxtext.versions import NEWEST_RELEASE, VERSIONS
 
 from .errors import RunError
+from .text import read_text
 
 # What a copy needs: packages beside each other, and the record of the release.
 _COPIED = ("maxtext", "MaxText", "dependencies", "maxtext-*.dist-info")
@@ -47,7 +48,7 @@ class Tree:
     @property
     def keys(self) -> frozenset[str]:
         """Of base.yml; MaxText refuses others."""
-        return frozenset(re.findall(r"^(\w+):", _text(self.base_yml), re.MULTILINE))
+        return frozenset(re.findall(r"^(\w+):", read_text(self.base_yml), re.MULTILINE))
 
     @property
     def needs_tensorflow(self) -> bool:
@@ -57,16 +58,7 @@ class Tree:
 
 def imports_tensorflow(base: Path) -> bool:
     """Whether the trainer imports TensorFlow unconditionally (releases up to 0.2.3)."""
-    return "\nimport tensorflow" in _text(base / _TRAINER)
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise RunError(f"{file}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise RunError(f"{file}: not a text file (byte {error.start})") from error
+    return "\nimport tensorflow" in read_text(base / _TRAINER)
 
 
 def open_tree(path: Path) -> Tree:
@@ -108,7 +100,7 @@ def _version(base: Path) -> tuple[str, tuple[str, ...]]:
     for record in sorted(base.glob("maxtext-*.dist-info")):
         return _known(record.name.removeprefix("maxtext-").removesuffix(".dist-info"))
     for file in ("maxtext/version.py", "maxtext/__init__.py", "MaxText/__init__.py"):
-        if (base / file).is_file() and (found := _VERSION.search(_text(base / file))):
+        if (base / file).is_file() and (found := _VERSION.search(read_text(base / file))):
             return _known(found[1])
     return "main", (f"{base}: says no version, taken for MaxText's main branch",)
 
