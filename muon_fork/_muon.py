@@ -15,6 +15,7 @@ import optax
 from .adam import adamw_branch
 from .clipping import clip_factor, global_norm
 from .coefficients import SIMPLE
+from .decay import decay_and_rate
 from .dimension_numbers import MuonDimensionNumbers
 from .dimension_tree import fold_leaves, fold_of, resolve, uses_muon
 from .momentum import Momentum
@@ -28,7 +29,15 @@ from .newton_schulz import (
 )
 from .packing import make_plan, scale_per_leaf
 from .scaling import scale_function
-from .spec import EpsMode, NesterovStyle, NsDtype, NsRounding, Preconditioning, ScaleMode
+from .spec import (
+    DecayStyle,
+    EpsMode,
+    NesterovStyle,
+    NsDtype,
+    NsRounding,
+    Preconditioning,
+    ScaleMode,
+)
 from .stacks import map_matrices
 
 __all__ = ["MuonDimensionNumbers", "MuonState", "muon", "scale_by_muon", "scale_by_shape"]
@@ -221,6 +230,8 @@ def muon(
     extra_scale_factor: Any = 1.0,
     adam_eps: Any = None,
     adam_nesterov: bool | None = None,
+    decay_style: DecayStyle = "subtract",
+    adam_decay_style: DecayStyle = "subtract",
     adam_weight_decay_mask: Any = None,
     batch_update: bool = True,
     batch_update_size: int = 0,
@@ -267,6 +278,9 @@ def muon(
       extra_scale_factor: multiplies the scale (Megatron ``--muon-extra-scale-factor``).
       adam_eps: eps of AdamW; None is ``eps``, as in optax.
       adam_nesterov: NAdam in the AdamW branch; None is ``nesterov``, as in optax.
+      decay_style: ``subtract`` takes ``lr wd p`` away from a parameter p, as optax; ``factor``
+        multiplies p by ``1 - lr wd`` rounded to p's dtype, as torch's optimizers.
+      adam_decay_style: the same in the AdamW branch.
       adam_weight_decay_mask: which AdamW leaves decay, as ``weight_decay_mask``.
       batch_update: run Newton-Schulz over one stack per matrix shape instead of leaf by leaf.
       batch_update_size: matrices per Newton-Schulz call, at most; 0 is no limit.
@@ -322,13 +336,15 @@ def muon(
             eps_root=adam_eps_root,
             weight_decay=adam_weight_decay,
             weight_decay_mask=adam_weight_decay_mask,
+            decay_style=adam_decay_style,
             mu_dtype=mu_dtype,
             nesterov=nesterov if adam_nesterov is None else adam_nesterov,
             fold=fold,
         )
-        decay = optax.add_decayed_weights(weight_decay, weight_decay_mask)
-        rate = optax.scale_by_learning_rate(learning_rate)
-        return {"muon": optax.chain(matrices, scale, decay, rate), "adam": adamw}
+        links = decay_and_rate(
+            learning_rate, weight_decay, weight_decay_mask, decay_style, "decay_style"
+        )
+        return {"muon": optax.chain(matrices, scale, *links), "adam": adamw}
 
     branches(None)  # every argument is checked here, not at the first step
 

@@ -8,6 +8,9 @@ from typing import Any
 import jax
 import optax
 
+from .decay import decay_and_rate
+from .spec import DecayStyle
+
 # Maps a tree of gradients or updates to the same tree times each leaf's update_scale.
 FoldFunction = Callable[[Any], Any]
 
@@ -21,23 +24,30 @@ def adamw_branch(
     eps_root: Any,
     weight_decay: Any,
     weight_decay_mask: Any,
+    decay_style: DecayStyle,
     mu_dtype: Any,
     nesterov: bool,
     fold: FoldFunction,
 ) -> optax.GradientTransformation:
-    """AdamW with the state of ``optax.adamw``, whatever the mask and the folding.
+    """AdamW with the state of ``optax.adamw``, whatever the mask, the decay and the folding.
 
     Args:
       weight_decay_mask: tree of bools (or a prefix), or a function of the parameters that returns
         one; None decays every leaf.
+      decay_style: as ``adam_decay_style`` in ``muon``.
       fold: applied to the gradients on entry, so that the moments are those of the source weights,
         and to the updates before the decay is added.
     """
-    return optax.chain(
-        _folded(optax.scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov), fold),
-        _decayed_weights(weight_decay, weight_decay_mask),
-        optax.scale_by_learning_rate(learning_rate),
+    adam = optax.scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov)
+    links = decay_and_rate(
+        learning_rate,
+        weight_decay,
+        weight_decay_mask,
+        decay_style,
+        "adam_decay_style",
+        _decayed_weights,
     )
+    return optax.chain(_folded(adam, fold), *links)
 
 
 def _folded(adam: optax.GradientTransformation, fold: FoldFunction) -> optax.GradientTransformation:

@@ -162,6 +162,18 @@ CONFIG_KEYS: tuple[ConfigKey, ...] = (
         "No decay mask in the AdamW branch, biases included (released MaxText).",
     ),
     ConfigKey("muon_adam_nesterov", "adam_nesterov", bool, "NAdam in the AdamW branch (optax)."),
+    ConfigKey(
+        "muon_decay_style",
+        "decay_style",
+        str,
+        "'subtract': p - lr*wd*p (Megatron-Core, optax). 'factor': p * (1 - lr*wd) (torch, RFC).",
+    ),
+    ConfigKey(
+        "muon_adam_decay_style",
+        "adam_decay_style",
+        str,
+        "The same in the AdamW branch: 'subtract' (FusedAdam, optax) or 'factor' (torch's AdamW).",
+    ),
     ConfigKey("muon_batch_update", "batch_update", bool, "Stack same-shape matrices."),
     ConfigKey(
         "muon_batch_update_size", "batch_update_size", int, "Matrices per stack; 0 is no limit."

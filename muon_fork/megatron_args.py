@@ -100,8 +100,14 @@ _EVERY_MEGATRON: dict[str, Any] = {
     "split_attention_gate": True,
     "unfold_scaled_weights": True,
     "split_mla_up_proj": False,
+    "adam_decay_style": "subtract",
 }
-_CORE_FIXED: dict[str, Any] = {**_EVERY_MEGATRON, "nesterov_style": "ema", "ns_eps_mode": "floor"}
+_CORE_FIXED: dict[str, Any] = {
+    **_EVERY_MEGATRON,
+    "nesterov_style": "ema",
+    "ns_eps_mode": "floor",
+    "decay_style": "subtract",
+}
 _MOONSHOT_FIXED: dict[str, Any] = {
     **_EVERY_MEGATRON,
     "nesterov_style": "sgd",
@@ -111,7 +117,13 @@ _MOONSHOT_FIXED: dict[str, Any] = {
     "cast_before_norm": True,
     "ns_rounding": "elementwise",
     "scale_mode": "consistent_rms",
+    "decay_style": "factor",
+    "adam_decay_style": "factor",
 }
+_ADAM_DECAY = (
+    "adam_decay_style is not recorded: subtract, as in FusedAdam; pass adam_decay_style=factor for "
+    "a run without Apex and Transformer Engine, whose AdamW is torch's"
+)
 
 # emerging-optimizers runs Newton-Schulz in bfloat16 at "medium" only. torch has no "low": it warns
 # and keeps the precision it had, float32 unless somebody changed it.
@@ -179,6 +191,7 @@ def _settle_adam(
             present = any(values.get(name) is not None for name in argument.names)
             settled[argument.field] = _read(values, argument) if present else False
     notes.append("optimizer=adam: opt_type=muon with every parameter in its AdamW branch")
+    notes += [] if "adam_decay_style" in chosen else [_ADAM_DECAY]
     return MuonSpec(**{**settled, **chosen}), tuple(notes)
 
 
@@ -270,6 +283,8 @@ def _note_assumptions(
             "ns_eps is not recorded: 1e-7, that of emerging-optimizers up to 0.3.1; pass "
             "ns_eps=1e-15 for 0.4 and later"
         )
+    if "adam_decay_style" not in chosen and not moonshot:
+        notes.append(_ADAM_DECAY)
     if moonshot:
         notes.append(
             "muon_matched_adamw_rms: Moonshot lineage, so momentum is a sum, coefficients are "

@@ -38,10 +38,17 @@ _TORCH = _OPTAX.replace(
     all_matrices=True,
 )
 
-# Keller Jordan's Newton-Schulz: cast first, then plain expressions, each rounded.
-_BFLOAT16 = _TORCH.replace(ns_dtype="bfloat16", cast_before_norm=True, ns_rounding="elementwise")
+# Keller Jordan's: Newton-Schulz casts first, then plain expressions, each rounded; parameters are
+# multiplied by the decay.
+_KELLER_JORDAN = _TORCH.replace(
+    ns_dtype="bfloat16",
+    cast_before_norm=True,
+    ns_rounding="elementwise",
+    decay_style="factor",
+    adam_decay_style="factor",
+)
 
-_MOONLIGHT = _BFLOAT16.replace(
+_MOONLIGHT = _KELLER_JORDAN.replace(
     nesterov_style="sgd", scale_mode="consistent_rms", extra_scale_factor=0.2
 )
 
@@ -65,7 +72,9 @@ PRESETS: tuple[Preset, ...] = (
         "the Megatron-LM of RFC-0023 (Moonshot lineage)",
     ),
     Preset("moonlight", _MOONLIGHT, "Moonlight, arXiv:2502.16982"),
-    Preset("keller_jordan", _BFLOAT16.replace(scale_mode="shape_scaling"), "Keller Jordan's Muon"),
+    Preset(
+        "keller_jordan", _KELLER_JORDAN.replace(scale_mode="shape_scaling"), "Keller Jordan's Muon"
+    ),
     Preset(
         "deepseek_v4",
         _TORCH.replace(

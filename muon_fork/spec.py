@@ -21,6 +21,7 @@ ScaleMode = Literal[
     "spectral", "unit_rms_norm", "shape_scaling", "width_transfer", "consistent_rms"
 ]
 Preconditioning = Literal["frobenius", "spectral", "aol", "schatten"]
+DecayStyle = Literal["subtract", "factor"]
 QkvGranularity = Literal["fused", "projection", "head"]
 
 _VOCABULARIES: dict[str, tuple[str, ...]] = {
@@ -31,6 +32,8 @@ _VOCABULARIES: dict[str, tuple[str, ...]] = {
     "ns_rounding": get_args(NsRounding),
     "scale_mode": get_args(ScaleMode),
     "preconditioning": get_args(Preconditioning),
+    "decay_style": get_args(DecayStyle),
+    "adam_decay_style": get_args(DecayStyle),
 }
 
 
@@ -80,9 +83,16 @@ class MuonSpec:
       adam_only: no parameter trains with Muon, all are the AdamW branch's (Megatron
         ``--optimizer adam``).
       weight_decay: decoupled decay of Muon matrices, times the plain learning rate.
+      decay_style: how a matrix p decays. ``subtract`` takes ``lr wd p`` away (optax,
+        emerging-optimizers); ``factor`` multiplies by ``1 - lr wd`` rounded to p's dtype (Keller
+        Jordan lineage, torch.optim.Muon), which in float32 is up to 3e-8 off, the same way every
+        step.
       weight_decay_norm_params: norm scales decay too.
       apply_wd_to_qk_layernorm: query and key norms decay too.
       adam_weight_decay, adam_b1, adam_b2, adam_eps, adam_eps_root: the AdamW branch.
+      adam_decay_style: as decay_style, in the AdamW branch: ``subtract`` is FusedAdam's of Apex and
+        Transformer Engine, ``factor`` is torch.optim.AdamW's, to which Megatron falls back without
+        them.
       adam_nesterov: NAdam in the AdamW branch, as optax inherits from its ``nesterov``.
       decay_all_adam_params: no decay mask in the AdamW branch (optax, MaxText as released).
       batch_update: stack same-shape matrices and orthogonalise each stack at once.
@@ -115,6 +125,7 @@ class MuonSpec:
     unfold_scaled_weights: bool = False
     adam_only: bool = False
     weight_decay: float = 0.0
+    decay_style: DecayStyle = "subtract"
     weight_decay_norm_params: bool = True
     apply_wd_to_qk_layernorm: bool = True
     adam_weight_decay: float = 0.0
@@ -122,6 +133,7 @@ class MuonSpec:
     adam_b2: float = 0.999
     adam_eps: float = 1e-8
     adam_eps_root: float = 0.0
+    adam_decay_style: DecayStyle = "subtract"
     adam_nesterov: bool = True
     decay_all_adam_params: bool = True
     batch_update: bool = True
@@ -187,6 +199,8 @@ class MuonSpec:
             "extra_scale_factor": self.extra_scale_factor,
             "adam_eps": self.adam_eps,
             "adam_nesterov": self.adam_nesterov,
+            "decay_style": self.decay_style,
+            "adam_decay_style": self.adam_decay_style,
             "batch_update": self.batch_update,
             "batch_update_size": self.batch_update_size,
             "clip_grad": self.clip_grad,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from checks.commands import spec
 from checks.commands.output import check_files, emit, fail
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ _PATH = click.Path(path_type=Path)
     show_default=True,
     help="Step of the first batch, and of the first loss where a log numbers none.",
 )
+@spec.option
 @click.option("--note", "notes", multiple=True, metavar="TEXT", help="For the report; repeatable.")
 @click.option("--out", type=_PATH, required=True, help="The folder to make.")
 @click.option("--json", "json_out", metavar="FILE", help="Write JSON to FILE; - is stdout.")
@@ -49,6 +51,7 @@ def record(
     checkpoints: tuple[Path, ...],
     floor: Path | None,
     first_step: int,
+    spec_words: tuple[str, ...],
     notes: tuple[str, ...],
     out: Path,
     json_out: str | None,
@@ -67,7 +70,8 @@ def record(
         from checks.training.errors import RunError
     except ModuleNotFoundError as error:
         fail(f"{error.name} is missing: install the toolkit with [orbax]")
-    material = Material(losses, tokens, checkpoints, floor, first_step, notes)
+    fields = spec.overrides(spec_words)
+    material = Material(losses, tokens, checkpoints, floor, first_step, notes, fields)
     try:
         run = assemble(material, out)
     except RunError as error:
@@ -82,6 +86,7 @@ def _show(run: RecordedRun, json_out: str | None) -> None:
         "first_step": run.first_step,
         "last_step": run.end_step - 1,
         "batch": list(run.tokens.shape[1:]),
+        "spec": dict(run.spec),
         "notes": list(run.notes),
     }
     if not emit(told, json_out):

@@ -29,23 +29,6 @@ def _muon(name: str, title: str, **settings: Any) -> Row:
     return Row(name, f"qwen3, {title}", _training("qwen3", optimizer=Optimizer(settings)))
 
 
-def _over(row: Row) -> Iterator[Row]:
-    """A row over its limit, and two that show what carries it there (docs/check.md).
-
-    Once with AdamW's decay in the arithmetic that Megatron has on a GPU, instead of by a factor
-    that torch's AdamW rounds; once without rounding.
-    """
-    yield row
-    optimizer = dataclasses.replace(row.training.optimizer, subtract_decay=True)
-    yield dataclasses.replace(
-        row,
-        name=f"{row.name}_gpu_decay",
-        title=f"{row.title}, decay as on a GPU",
-        training=row.training.replace(optimizer=optimizer),
-    )
-    yield _exact(row)
-
-
 def _layout(tensor: int, pipeline: int) -> Row:
     layout = Layout(tensor, pipeline)
     title = f"qwen3, trained with TP{tensor} and PP{pipeline}"
@@ -73,49 +56,45 @@ def _exact(row: Row) -> Row:
 
 _NS_F64 = {"ns_dtype": "float64"}
 _MEDIUM = Optimizer({"muon_fp32_matmul_prec": "medium"})
+_DEEPSEEK_V4 = _muon(
+    "deepseekv4",
+    "coefficients of DeepSeek-V4, ten steps",
+    muon_coefficient_type="deepseekv4",
+    muon_num_ns_steps=10,
+)
 
 ROWS: tuple[Row, ...] = (
     _dense("qwen3", "qwen3", floor=True),
     _dense("qwen3_tied", "qwen3, tied embeddings", scan=True),
-    *_over(
-        _dense("qwen3_gqa8", "qwen3, eight heads of query to one of key and value", release="0.2.4")
-    ),
-    *_over(_dense("qwen3_deep", "qwen3, eight layers", scan=True)),
+    _dense("qwen3_gqa8", "qwen3, eight heads of query to one of key and value", release="0.2.4"),
+    _dense("qwen3_deep", "qwen3, eight layers", scan=True),
     _dense("llama", "llama, folded query", scan=True),
     _dense("mistral", "mistral, folded query", release="0.2.3"),
     _dense("mla", "multi-latent attention, dense"),
-    *_over(_layout(2, 1)),
-    *_over(_layout(1, 2)),
-    *_over(_layout(2, 2)),
+    _layout(2, 1),
+    _layout(1, 2),
+    _layout(2, 2),
     *_experts("qwen3_moe", "qwen3 with experts", "training_window"),
     *_experts("mixtral", "mixtral, folded query", "training_window"),
     *_experts("deepseek", "deepseek, shared expert", "training_mla_window"),
     *_experts("deepseek_yarn", "deepseek, shared expert, yarn", "training_mla_window"),
-    *_over(_muon("split_qkv_off", "fused projection", muon_split_qkv=False)),
-    *_over(_muon("simple", "simple coefficients", muon_coefficient_type="simple")),
-    *_over(
-        _muon(
-            "polar_express",
-            "polar express, eight steps",
-            muon_coefficient_type="polar_express",
-            muon_num_ns_steps=8,
-        )
+    _muon("split_qkv_off", "fused projection", muon_split_qkv=False),
+    _muon("simple", "simple coefficients", muon_coefficient_type="simple"),
+    _muon(
+        "polar_express",
+        "polar express, eight steps",
+        muon_coefficient_type="polar_express",
+        muon_num_ns_steps=8,
     ),
-    *_over(
-        _muon(
-            "deepseekv4",
-            "coefficients of DeepSeek-V4, ten steps",
-            muon_coefficient_type="deepseekv4",
-            muon_num_ns_steps=10,
-        )
-    ),
+    _DEEPSEEK_V4,
     _muon("unit_rms_norm", "unit_rms_norm", muon_scale_mode="unit_rms_norm"),
-    *_over(_muon("nesterov_off", "without Nesterov", muon_nesterov=False)),
-    *_over(
-        _muon(
-            "qk_norm_decay", "weight decay on the norms of q and k", apply_wd_to_qk_layernorm=True
-        )
+    _muon("nesterov_off", "without Nesterov", muon_nesterov=False),
+    Row(
+        "gpu_decay",
+        "qwen3, without Nesterov, AdamW's decay subtracted as on a GPU",
+        _training("qwen3", optimizer=Optimizer({"muon_nesterov": False}, subtract_decay=True)),
     ),
+    _muon("qk_norm_decay", "weight decay on the norms of q and k", apply_wd_to_qk_layernorm=True),
     _muon("adam", "AdamW alone", optimizer="adam"),
     Row(
         "schedule",
@@ -146,6 +125,7 @@ ROWS: tuple[Row, ...] = (
     _exact(_dense("qwen3", "qwen3")),
     _exact(_dense("llama", "llama, folded query")),
     _exact(_dense("mla", "multi-latent attention, dense")),
+    _exact(_DEEPSEEK_V4),
 )
 
 

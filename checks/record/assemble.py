@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ class Material:
       floor: losses of the run whose weights were one unit in the last place off at the start.
       first_step: of the tokens, and of losses without step numbers.
       notes: for the reader of a report.
+      spec: MuonSpec fields that the checkpoints' arguments do not record.
     """
 
     losses: Path
@@ -39,6 +40,7 @@ class Material:
     floor: Path | None = None
     first_step: int = 0
     notes: tuple[str, ...] = ()
+    spec: Mapping[str, Any] = field(default_factory=dict)
 
 
 def assemble(material: Material, out: Path) -> RecordedRun:
@@ -81,6 +83,7 @@ def _in_words_of_the_user(message: str, brought: Mapping[Path, str]) -> str:
 def _fill(folder: Path, material: Material, brought: dict[Path, str]) -> None:
     """Bring everything; ``brought`` receives where each part of ``folder`` is from."""
     told: dict[str, Any] = {"first_step": material.first_step, "notes": list(material.notes)}
+    told |= {"spec": dict(material.spec)} if material.spec else {}
     told["losses"] = _bring(material.losses, folder, brought)
     if material.floor is not None:
         told["floor_losses"] = _bring(material.floor, folder, brought, "floor-")

@@ -20,6 +20,8 @@ _FIXED: dict[str, Any] = {
     "nesterov_style": "ema",
     "bias_correction": True,
     "ns_eps_mode": "add",
+    "decay_style": "subtract",
+    "adam_decay_style": "subtract",
     "decay_all_adam_params": True,
     "unfold_scaled_weights": False,
 }

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
+
+from muon_fork.spec import MuonSpec
 
 from .errors import RunError
 from .text import read_text
@@ -18,6 +21,7 @@ _KEYS = (
     "losses",
     "notes",
     "padded_vocab_size",
+    "spec",
     "tokens",
 )
 
@@ -31,6 +35,7 @@ class Description:
       first_step: step of the first batch, and of the first loss in formats without step numbers.
       floor: losses of the run whose weights were one unit in the last place off at the start.
       padded_vocab_size: rows of the softmax of the run that made the losses.
+      spec: MuonSpec fields that the checkpoint's arguments do not record.
     """
 
     file: Path
@@ -41,6 +46,7 @@ class Description:
     first_step: int = 0
     padded_vocab_size: int | None = None
     notes: tuple[str, ...] = ()
+    spec: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_description(folder: Path) -> Description:
@@ -71,6 +77,7 @@ def read_description(folder: Path) -> Description:
         _count(file, told, "first_step") or 0,
         _count(file, told, "padded_vocab_size"),
         tuple(_list(file, told, "notes") or ()),
+        _spec(file, told),
     )
 
 
@@ -97,4 +104,12 @@ def _count(file: Path, told: dict[str, Any], key: str) -> int | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise RunError(f"{file}: {key} is {value!r}, expected a whole number from 0")
+    return value
+
+
+def _spec(file: Path, told: dict[str, Any]) -> dict[str, Any]:
+    value = told.get("spec") or {}
+    known = {one.name for one in fields(MuonSpec)}
+    if not isinstance(value, dict) or not known.issuperset(value):
+        raise RunError(f"{file}: spec is {value!r}, expected an object of MuonSpec fields")
     return value

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from converters.errors import CheckpointError
 from converters.megatron.open import open_source
@@ -55,6 +56,7 @@ class RecordedRun:
       floor: losses of the same run with every weight moved by one unit in the last place at its
         start, over some of the same steps; None where it was not recorded.
       notes: what was assumed, left out or found beside.
+      spec: MuonSpec fields that the checkpoint's arguments do not record.
     """
 
     folder: Path
@@ -65,6 +67,7 @@ class RecordedRun:
     first_batch: int = 0
     floor: Losses | None = None
     notes: tuple[str, ...] = ()
+    spec: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def first_step(self) -> int:
@@ -113,8 +116,13 @@ def open_run(folder: Path) -> RecordedRun:
         tokens_path,
         told.first_step,
         floor,
-        (*told.notes, *losses.notes, *notes),
+        (*told.notes, *_settled(told), *losses.notes, *notes),
+        told.spec,
     )
+
+
+def _settled(told: Description) -> list[str]:
+    return [f"{name}={value}: as {told.file.name} says" for name, value in told.spec.items()]
 
 
 def _find(folder: Path, names: tuple[str, ...], what: str) -> Path:

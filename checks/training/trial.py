@@ -94,7 +94,7 @@ class Trial:
         options = Options(
             maxtext_version=self.tree.version,
             scan=self.how.scan,
-            spec_overrides=self.how.spec_overrides,
+            spec_overrides={**self.run.spec, **self.how.spec_overrides},
             optimizer=not self.how.as_released,
             float64=self.how.float64,
         )

@@ -23,6 +23,8 @@ ADDITIONS = frozenset(
         "extra_scale_factor",
         "adam_eps",
         "adam_nesterov",
+        "decay_style",
+        "adam_decay_style",
         "adam_weight_decay_mask",
         "batch_update",
         "batch_update_size",

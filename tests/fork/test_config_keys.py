@@ -60,6 +60,8 @@ def test_every_field_survives_the_round_trip() -> None:
         "ns_rounding": "elementwise",
         "scale_mode": "spectral",
         "preconditioning": "aol",
+        "decay_style": "factor",
+        "adam_decay_style": "factor",
     }
     for field in dataclasses.fields(MuonSpec):
         default = getattr(MuonSpec(), field.name)

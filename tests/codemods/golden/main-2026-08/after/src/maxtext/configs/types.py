@@ -85,6 +85,14 @@ class Muon(BaseModel):
       description="No decay mask in the AdamW branch, biases included (released MaxText).",
   )
   muon_adam_nesterov: bool = Field(False, description="NAdam in the AdamW branch (optax).")
+  muon_decay_style: str = Field(
+      "factor",
+      description="'subtract': p - lr*wd*p (Megatron-Core, optax). 'factor': p * (1 - lr*wd) (torch, RFC).",
+  )
+  muon_adam_decay_style: str = Field(
+      "factor",
+      description="The same in the AdamW branch: 'subtract' (FusedAdam, optax) or 'factor' (torch's AdamW).",
+  )
   muon_batch_update: bool = Field(True, description="Stack same-shape matrices.")
   muon_batch_update_size: int = Field(16, description="Matrices per stack; 0 is no limit.")
   muon_clip_grad: float = Field(

@@ -87,6 +87,14 @@ class Muon(BaseModel):
       description="No decay mask in the AdamW branch, biases included (released MaxText).",
   )
   muon_adam_nesterov: bool = Field(False, description="NAdam in the AdamW branch (optax).")
+  muon_decay_style: str = Field(
+      "factor",
+      description="'subtract': p - lr*wd*p (Megatron-Core, optax). 'factor': p * (1 - lr*wd) (torch, RFC).",
+  )
+  muon_adam_decay_style: str = Field(
+      "factor",
+      description="The same in the AdamW branch: 'subtract' (FusedAdam, optax) or 'factor' (torch's AdamW).",
+  )
   muon_clip_grad: float = Field(
       0.0,
       description="Global norm limit by Megatron's formula; needs gradient_clipping_threshold: 0. 0 is off.",

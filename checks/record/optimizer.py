@@ -1,0 +1,32 @@
+"""What a Megatron process knows of its optimizer that its arguments do not say. No dependencies."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+
+def unrecorded(optimizer: Any) -> dict[str, Any]:
+    """MuonSpec fields of Megatron's optimizer, as its training loop has it.
+
+    Megatron's AdamW is FusedAdam where Apex or Transformer Engine is installed, which a checkpoint
+    does not say; otherwise it is torch's, which rounds another number (``adam_decay_style``).
+    """
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return {}
+    kinds = (torch.optim.Adam, torch.optim.AdamW)
+    if any(isinstance(one, kinds) for one in _wrapped(optimizer)):
+        return {"adam_decay_style": "factor"}
+    return {}
+
+
+def _wrapped(optimizer: Any) -> Iterator[Any]:
+    """The optimizer and those inside it, which Megatron chains and wraps."""
+    yield optimizer
+    inside = list(getattr(optimizer, "chained_optimizers", None) or ())
+    inside.append(getattr(optimizer, "optimizer", None))
+    for one in inside:
+        if one is not None and one is not optimizer:
+            yield from _wrapped(one)
