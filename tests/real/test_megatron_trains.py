@@ -32,7 +32,7 @@ SHORT = {
     "qwen3_moe_windows": (100, (20, 60)),
     "rfc": (80, (20,)),
     "nesterov_off": (80, (20,)),
-    "nesterov_off_gpu_decay": (80, (20,)),
+    "gpu_decay": (80, (20,)),
     "adam": (80, (20,)),
 }
 

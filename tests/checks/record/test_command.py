@@ -32,12 +32,13 @@ def call(words: dict[str, str], *more: str) -> Result:
 
 
 def test_a_run_is_made_of_its_material(words: dict[str, str], tmp_path: Path) -> None:
-    done = call(words, "--note", "by hand", "--json", "-")
+    done = call(words, "--note", "by hand", "--spec", "adam_decay_style=factor", "--json", "-")
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
     assert (told["checkpoints"], told["first_step"], told["last_step"]) == ([20], 0, 1319)
     run = open_run(tmp_path / "run")
-    assert run.notes == ("by hand",)
+    assert run.notes[0] == "by hand"
+    assert run.spec == told["spec"] == {"adam_decay_style": "factor"}
     assert np.array_equal(run.losses.values, open_run(RUNS / "qwen3").losses.values)
 
 

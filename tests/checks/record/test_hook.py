@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,6 +47,22 @@ def test_a_recorded_run_opens(tmp_path: Path, arguments: SimpleNamespace) -> Non
     assert opened.losses.values.tolist() == losses
     assert np.array_equal(opened.tokens, TOKENS[20:30])
     assert list(opened.checkpoints) == [20]
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec"),
+    [(torch.optim.AdamW, {"adam_decay_style": "factor"}), (torch.optim.SGD, {})],
+)
+def test_the_arithmetic_of_the_optimizer_is_recorded(
+    tmp_path: Path, arguments: SimpleNamespace, kind: Any, spec: dict[str, str]
+) -> None:
+    """Megatron chains a Muon and an AdamW, each wrapped once more."""
+    parts = [kind([torch.zeros(2, requires_grad=True)], lr=0.1) for _ in range(2)]
+    chained = SimpleNamespace(chained_optimizers=[SimpleNamespace(optimizer=p) for p in parts])
+    module = training(arguments, optimizer=chained)
+    record(tmp_path / "run", module)
+    run(module, TOKENS, 20, 22)
+    assert open_run(tmp_path / "run").spec == spec
 
 
 def test_a_run_may_be_interrupted_and_go_on(tmp_path: Path, arguments: SimpleNamespace) -> None:

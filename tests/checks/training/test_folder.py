@@ -78,6 +78,22 @@ def test_a_log_and_a_floor(folder: Path) -> None:
     assert np.isnan(cut(run.losses, 0, 3)).tolist() == [False, True, False]
 
 
+def test_what_the_arguments_do_not_record(folder: Path) -> None:
+    describe(folder, spec={"adam_decay_style": "factor"})
+    run = open_run(folder)
+    assert run.spec == {"adam_decay_style": "factor"}
+    assert "adam_decay_style=factor: as run.json says" in run.notes
+
+
+@pytest.mark.parametrize("spec", [{"adam_decay": "factor"}, ["adam_decay_style"], "factor"])
+def test_a_spec_that_is_none(folder: Path, spec: object) -> None:
+    describe(folder, spec=spec)
+    with pytest.raises(
+        RunError, match=r"run.json: spec is .*expected an object of MuonSpec fields"
+    ):
+        open_run(folder)
+
+
 def test_windows_follow_the_checkpoints(folder: Path) -> None:
     shutil.copytree(folder / "iter_0000020", folder / "iter_0000025")
     with pytest.raises(RunError, match="iter_0000025"):
