@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import threading
 import weakref
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
+import tensorstore as ts
 
 from converters.budget import Stopped
 from converters.errors import CheckpointError
@@ -79,6 +81,50 @@ def test_values_are_the_same_bits(rewritten) -> None:
     written = open_saved(place)
     assert written.tensors.keys() == real.tensors.keys()
     assert not differences(state, written)
+
+
+def test_the_description_of_every_array_is_maxtexts(rewritten) -> None:
+    real, _, place = rewritten
+    theirs, ours = (described(folder) for folder in (real.folder, place / "items"))
+    assert ours == theirs
+    assert any(b'"level":3' in text for text in ours.values())
+
+
+def described(items: Path) -> dict[bytes, bytes]:
+    """zarr.json of each array, whatever stands around it."""
+    store = stored(items)
+    keys = [key for key in store.list().result() if key.endswith(b"zarr.json")]
+    return {key: store.read(key).result().value for key in keys}
+
+
+def stored(items: Path) -> ts.KvStore:
+    return ts.KvStore.open({"driver": "ocdbt", "base": f"file://{items}/"}).result()
+
+
+def test_it_is_no_larger_than_orbaxs(tmp_path: Path) -> None:
+    """Although it is packed in less time."""
+    rng = np.random.default_rng(0)
+    noise = (rng.standard_normal((512, 1024)) * 0.02).astype(np.float32)
+    short = (noise.view(np.uint32) & 0xFFFF0000).view(np.float32)
+    parts = {"noise": noise, "squares": noise**2, "short": short, "zeros": np.zeros_like(noise)}
+    state = TargetState({n: target((n,), a) for n, a in parts.items()}, 5, True)
+    ours = write_state(state, tmp_path) / "items"
+    with ocp.PyTreeCheckpointer(use_ocdbt=True, use_zarr3=True) as saver:
+        saver.save(tmp_path / "theirs", parts)
+    sizes = [
+        {name: sum(map(len, chunks(folder, name))) for name in parts}
+        for folder in (ours, tmp_path / "theirs")
+    ]
+    for name, array in parts.items():
+        assert sizes[0][name] <= 1.001 * sizes[1][name] + 16, name
+        assert np.array_equal(open_saved(ours).tensors[(name,)].read(), array)
+
+
+def chunks(items: Path, name: str) -> Iterator[bytes]:
+    store = stored(items)
+    for key in store.list().result():
+        if key.startswith(f"{name}/c".encode()):
+            yield store.read(key).result().value
 
 
 def test_orbax_restores_it_without_being_told_how(tmp_path: Path) -> None:
