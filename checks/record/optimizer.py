@@ -25,8 +25,9 @@ def unrecorded(optimizer: Any) -> dict[str, Any]:
 def _wrapped(optimizer: Any) -> Iterator[Any]:
     """The optimizer and those inside it, which Megatron chains and wraps."""
     yield optimizer
-    inside = list(getattr(optimizer, "chained_optimizers", None) or ())
-    inside.append(getattr(optimizer, "optimizer", None))
+    inside = getattr(optimizer, "chained_optimizers", None)
+    if inside is None:  # A chain of several refuses to be asked for the one that it wraps.
+        inside = [getattr(optimizer, "optimizer", None)]
     for one in inside:
         if one is not None and one is not optimizer:
             yield from _wrapped(one)
