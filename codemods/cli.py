@@ -143,7 +143,7 @@ def revert(path: Path, as_json: bool) -> int:
     return CLEAN
 
 
-@cli.command()
+@cli.command(short_help="Say how far PATH is migrated.")
 @_PATH
 @_AS_JSON
 def status(path: Path, as_json: bool) -> int:

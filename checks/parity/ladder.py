@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import time
+import traceback
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from checks.cases import CASES, Entry
+from checks.report.environment import DeviceError
 from checks.result import Outcome, Report, Rung
 from checks.setting import Setting
 from checks.sides.settled import settled
+from checks.training.errors import RunError
+from muon_fork.spec import SpecError
+
+# What the command says in one line: nothing ran that was worth running.
+_OF_THE_USER = (DeviceError, RunError, SpecError, ModuleNotFoundError)
 
 
 class UnknownCase(ValueError):
@@ -44,7 +51,15 @@ def _timed(case: Entry, setting: Setting) -> Rung:
         reason = f"float64 is for --device cpu: a {setting.device} has none worth trusting"
         return Rung(case.name, case.title, Outcome.NOT_RUN, reason=reason)
     start = time.monotonic()
-    rung = case.load().run(setting)
+    try:
+        rung = case.load().run(setting)
+    except _OF_THE_USER:
+        raise
+    except Exception as error:  # the rungs after it are still worth their time
+        setting.progress(traceback.format_exc())
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        reason = f"{type(error).__name__} at {where.filename}:{where.lineno}: {error}"
+        rung = Rung(case.name, case.title, Outcome.FAILED, reason=reason)
     return dataclasses.replace(rung, seconds=time.monotonic() - start)
 
 

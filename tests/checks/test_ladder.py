@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import functools
 import math
+import re
+from types import SimpleNamespace
 
 import pytest
 
 from checks.cases import CASES
 from checks.parity.ladder import climb
 from checks.result import Outcome, Rung
-from checks.setting import Setting
+from checks.setting import Case, Setting
 from muon_fork.presets import preset
+from muon_fork.spec import SpecError
 
 # Rows of checks/tolerances.py that the rungs gate on, by name.
 GATES = (
@@ -143,6 +146,31 @@ def test_float64_is_not_run_elsewhere() -> None:
     for rung in (run("trajectory_f64", device="tpu"), *climb(numeric, setting)):
         assert rung.outcome is Outcome.NOT_RUN
         assert "--device cpu" in rung.reason
+
+
+def test_a_rung_that_breaks_does_not_take_the_others_along() -> None:
+    def breaks(_: Setting) -> Rung:
+        raise IndexError("none of these")
+
+    broken = Case("broken", "ends in an error", (), breaks)
+    entry = SimpleNamespace(name="broken", title=broken.title, numeric=False, load=lambda: broken)
+    sound = next(case for case in CASES if case.name == "newton_schulz")
+    said: list[str] = []
+    first, second = climb((entry, sound), Setting(preset("megatron"), progress=said.append))
+    assert first.outcome is Outcome.FAILED
+    assert re.search(r"IndexError at .*test_ladder.py:\d+: none of these", first.reason)
+    assert any("Traceback" in line for line in said)
+    assert second.outcome is Outcome.PASSED
+
+
+def test_what_the_user_must_mend_ends_the_ladder() -> None:
+    def breaks(_: Setting) -> Rung:
+        raise SpecError("a field and its value")
+
+    case = Case("broken", "a mistake of the user's", (), breaks)
+    entry = SimpleNamespace(name="broken", title=case.title, numeric=False, load=lambda: case)
+    with pytest.raises(SpecError, match="a field"):
+        climb((entry,), Setting(preset("megatron")))
 
 
 def test_a_trajectory_names_the_step() -> None:
