@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pytest
 
 from checks.trainers.megatron.models import MODELS, model
-from checks.trainers.megatron.options import RFC, Layout, Optimizer
+from checks.trainers.megatron.options import RFC, Layout, Optimizer, Sharding
 from checks.trainers.megatron.stream import token_stream
 from checks.trainers.megatron.training import Training, from_json
 
@@ -17,6 +18,19 @@ def test_a_run_survives_json() -> None:
         optimizer = Optimizer({"muon_nesterov": False}, RFC, "cosine", 10, 100)
         run = Training(row, optimizer, Layout(2, 2), 30, (0, 20), "torch", 1, "x", True, "rfc")
         assert from_json(json.loads(json.dumps(run.as_json()))) == run
+    shared = Training(MODELS[0], layout=Layout(data=2), sharding=Sharding(), twins=("torch",))
+    assert from_json(json.loads(json.dumps(shared.as_json()))) == shared
+    assert (shared.layout.processes, shared.rows) == (2, MODELS[0].batch // 2)
+
+
+def test_what_is_shared_wrongly_is_refused() -> None:
+    with pytest.raises(ValueError, match="4 rows on 3 data-parallel ranks"):
+        _ = Training(MODELS[0], layout=Layout(data=3)).rows
+    for changes in ({"reference": "rfc"}, {"start": "iter_0000002"}, {"nudge": 1}):
+        with pytest.raises(ValueError, match="starts afresh"):
+            Training(MODELS[0], sharding=Sharding(), **changes)
+    with pytest.raises(ValueError, match="nudged weight"):
+        Training(MODELS[0], dtype="bfloat16", nudge=-1)
 
 
 def test_models_differ_by_name() -> None:

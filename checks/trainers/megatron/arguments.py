@@ -7,6 +7,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from typing import Any
 
+from .options import Sharding
 from .training import Training
 
 _PLAIN = (bool, int, float, str, type(None))
@@ -27,6 +28,7 @@ _CORE_ONLY = (
 def arguments_of(training: Training, config: Any, optimizer_config: Any) -> Namespace:
     """``args`` of the checkpoints: fields of both configurations, and the script's own."""
     words = {**dict(_fields(config)), **dict(_fields(optimizer_config)), **_script(training)}
+    words |= _sharding(training.sharding)
     if training.reference == "rfc":
         words = {name: value for name, value in words.items() if name not in _CORE_ONLY}
         words |= training.optimizer.rfc
@@ -58,7 +60,7 @@ def _script(training: Training) -> dict[str, Any]:
         "padded_vocab_size": model.padded_vocabulary,
         "make_vocab_size_divisible_by": 128,
         "seq_length": model.sequence,
-        "micro_batch_size": model.batch,
+        "micro_batch_size": training.rows,
         "global_batch_size": model.batch,
         "train_iters": max(training.steps, 1),
         "lr_decay_style": optimizer.decay_style,
@@ -69,10 +71,25 @@ def _script(training: Training) -> dict[str, Any]:
         "start_weight_decay": decay,
         "end_weight_decay": decay,
         "weight_decay_incr_style": "constant",
-        "data_parallel_size": 1,
+        "data_parallel_size": layout.data,
         "world_size": layout.processes,
         "ckpt_format": training.form,
         "transformer_impl": "local",
         "distributed_backend": "gloo",
         "seed": training.seed,
+    }
+
+
+def of_twin(arguments: Namespace, twin: Training) -> Namespace:
+    """The same where they do not say how the checkpoint is written."""
+    return Namespace(**{**vars(arguments), "ckpt_format": twin.form, **_sharding(twin.sharding)})
+
+
+def _sharding(sharding: Sharding | None) -> dict[str, Any]:
+    if sharding is None:
+        return {}
+    return {
+        "dist_ckpt_optim_fully_reshardable": sharding.form == "fully_reshardable",
+        "use_layer_wise_param_layout": sharding.layout,
+        "overlap_grad_reduce": False,
     }

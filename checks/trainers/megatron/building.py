@@ -8,7 +8,7 @@ from unittest import mock
 import torch
 
 from .model import Experts, Latent, Model
-from .options import Layout
+from .options import Layout, Sharding
 
 # Nothing that needs a fused kernel, and nothing random.
 _PLAIN: dict[str, Any] = {
@@ -146,14 +146,39 @@ def _latent_core_attention() -> type:
     return LatentDotProductAttention
 
 
-def wrapped(config: Any, model: Any) -> Any:
-    """In distributed data parallel, gradients in float32."""
+def wrapped(
+    config: Any, model: Any, sharding: Sharding | None = None, *, layer_wise: bool = False
+) -> Any:
+    """In distributed data parallel, gradients in float32.
+
+    Args:
+      sharding, layer_wise: as a ``Training`` has them.
+    """
     from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
     from megatron.core.transformer.module import Float16Module
 
     inside = Float16Module(config, model) if config.bf16 else model
-    buckets = DistributedDataParallelConfig(grad_reduce_in_fp32=True)
-    return DistributedDataParallel(config, buckets, inside)
+    # Whole matrices without a layout are dealt out of gradients that every rank has.
+    ranges = sharding is not None and (sharding.layout or not layer_wise)
+    buckets = DistributedDataParallelConfig(
+        grad_reduce_in_fp32=True, use_distributed_optimizer=ranges
+    )
+    layout = _layer_wise_layout(inside, buckets) if ranges and layer_wise else None
+    return DistributedDataParallel(config, buckets, inside, full_param_layout=layout)
+
+
+def _layer_wise_layout(model: Any, buckets: Any) -> Any:
+    """Buffers in which no matrix is on two ranks, as the training script asks for them."""
+    from megatron.core import parallel_state
+    from megatron.core.optimizer import layer_wise_optimizer
+
+    layer_wise_optimizer.tag_params_for_buffer_routing([model])
+    return layer_wise_optimizer.LayerWiseDistributedOptimizer.compute_full_param_layout(
+        list(model.parameters()),
+        buckets.bucket_size,
+        parallel_state.get_data_parallel_world_size(with_context_parallel=True),
+        buckets,
+    )
 
 
 def inner(model: Any) -> Any:

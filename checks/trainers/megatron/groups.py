@@ -37,7 +37,7 @@ def process_group(layout: Layout, rank: int, meeting: Path | None, seed: int) ->
             _backend(alone), store=store, rank=rank, world_size=layout.processes
         )
         try:
-            with _random_numbers():
+            with _random_numbers(), _uneven_gathers():
                 _start(layout, seed)
                 yield
         finally:
@@ -66,6 +66,28 @@ def _random_numbers() -> Iterator[None]:
         mock.patch.object(random, "_get_cuda_rng_state", take),
         mock.patch.object(random, "_set_cuda_rng_state", put),
     ):
+        yield
+
+
+@contextmanager
+def _uneven_gathers() -> Iterator[None]:
+    """Tensors of several sizes are gathered one after the other: gloo wants them all alike.
+
+    NCCL, which Megatron counts on, gathers any; layer-wise ranks have matrices of any size.
+    """
+    gather = dist.all_gather
+
+    def all_gather(
+        parts: list[torch.Tensor], own: torch.Tensor, group: Any = None, async_op: bool = False
+    ) -> Any:
+        if async_op or len({part.shape for part in parts}) == 1:
+            return gather(parts, own, group, async_op)
+        parts[dist.get_rank(group)].copy_(own)
+        for rank, part in enumerate(parts):
+            dist.broadcast(part, group=group, group_src=rank)
+        return None
+
+    with mock.patch.object(dist, "all_gather", all_gather):
         yield
 
 

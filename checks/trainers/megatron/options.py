@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 # What a run has unless it says otherwise; names are fields of Megatron's OptimizerConfig.
 SETTINGS: dict[str, Any] = {
@@ -63,11 +63,32 @@ class Optimizer:
 
 @dataclass(frozen=True)
 class Layout:
-    """Processes that share the model: ``tensor`` times ``pipeline`` of them."""
+    """Processes that share the model, ``tensor`` times ``pipeline``, and the batch, ``data``."""
 
     tensor: int = 1
     pipeline: int = 1
+    data: int = 1
 
     @property
     def processes(self) -> int:
-        return self.tensor * self.pipeline
+        return self.tensor * self.pipeline * self.data
+
+
+ShardedForm = Literal["dp_reshardable", "fully_reshardable"]
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """How data-parallel ranks share the optimizer's state (``--use-distributed-optimizer``).
+
+    Of Adam alone every rank has a range of the flat buffers. Of Muon every rank has whole matrices.
+
+    Attributes:
+      form: of torch_dist checkpoints, in Megatron's words: flat buffers, or named tensors
+        (``--dist-ckpt-optim-fully-reshardable``).
+      layout: the matrices lie in buffers of their own, and what Muon leaves to Adam is shared in
+        ranges (``use_layer_wise_param_layout``); without it that, too, is dealt out whole.
+    """
+
+    form: ShardedForm = "dp_reshardable"
+    layout: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from checks.record.optimizer import unrecorded
 
-from .arguments import arguments_of
+from .arguments import arguments_of, of_twin
 from .building import gpt, transformer_config, wrapped
 from .optimizing import core_optimizer, optimizer_config, scheduler_of, subtract_decay
 from .saving import State, load_torch_dist, save_legacy, save_torch_dist
@@ -42,7 +43,7 @@ def train(training: Training, folder: Path, tokens: Tokens, report: Callable[[st
     losses = []
     for step in range(first, training.steps + 1):
         if step in training.saves:
-            _save(training, state, folder / f"iter_{step:07d}", step)
+            _save(training, state, folder, step)
         if step == training.steps:
             break
         losses.append(take_step(training, state, tokens[step]))
@@ -56,7 +57,9 @@ def start(training: Training) -> State:
     """Model, optimizer and schedule of this process, before any step."""
     dtype = getattr(torch, training.dtype)
     config = transformer_config(training.model, training.layout, dtype)
-    model = wrapped(config, gpt(training.model, config))
+    model = wrapped(
+        config, gpt(training.model, config), training.sharding, layer_wise=training.is_layer_wise
+    )
     settings = optimizer_config(training.settings, dtype)
     if training.reference == "rfc":
         from checks.trainers.rfc.optimizer import rfc_optimizer
@@ -68,7 +71,8 @@ def start(training: Training) -> State:
         subtract_decay(optimizer)
     scheduler = scheduler_of(training, optimizer)
     config.finalize_model_grads_func = _finalize
-    return State(model, optimizer, scheduler, arguments_of(training, config, settings))
+    arguments = arguments_of(training, config, settings)
+    return State(model, optimizer, scheduler, arguments, training.sharding)
 
 
 def _spec(training: Training, optimizer: Any) -> dict[str, Any]:
@@ -84,7 +88,10 @@ def nudge(model: Any, towards: float) -> None:
 
 
 def take_step(training: Training, state: State, batch: Tokens) -> float | None:
-    """One optimizer step; the loss, where this process computes it.
+    """One optimizer step; the loss of all rows, where this process computes any.
+
+    Args:
+      batch: int32 [batch, sequence + 1], of which data-parallel ranks take a part each.
 
     Raises:
       ValueError: the step was skipped: the loss or the gradient is not finite.
@@ -95,23 +102,38 @@ def take_step(training: Training, state: State, batch: Tokens) -> float | None:
     state.optimizer.zero_grad()
     seen = get_forward_backward_func()(
         forward_step_func=_forward,
-        data_iterator=_rows(batch),
+        data_iterator=_rows(batch, training.rows),
         model=[state.model],
         num_microbatches=1,
         seq_length=training.model.sequence,
-        micro_batch_size=len(batch),
+        micro_batch_size=training.rows,
         forward_only=False,
     )
     taken, _, _ = state.optimizer.step()
-    loss = float(seen[0]) if seen else None
+    loss = _mean(float(seen[0]), training) if seen else None
     if not taken or (loss is not None and not np.isfinite(loss)):
         raise ValueError(f"the step was not taken: loss {loss!r}")
     state.scheduler.step(increment=training.model.batch)
     return loss
 
 
-def _rows(batch: Tokens) -> Iterator[torch.Tensor]:
-    yield torch.from_numpy(batch.astype(np.int64))
+def _rows(batch: Tokens, count: int) -> Iterator[torch.Tensor]:
+    """This rank's."""
+    from megatron.core import parallel_state
+
+    first = parallel_state.get_data_parallel_rank() * count
+    yield torch.from_numpy(batch[first : first + count].astype(np.int64))
+
+
+def _mean(loss: float, training: Training) -> float:
+    """Over data-parallel ranks, which have as many tokens each."""
+    from megatron.core import parallel_state
+
+    if training.layout.data == 1:
+        return loss
+    total = torch.tensor(loss, dtype=torch.float64)
+    torch.distributed.all_reduce(total, group=parallel_state.get_data_parallel_group())
+    return total.item() / training.layout.data
 
 
 def _forward(data: Iterator[torch.Tensor], model: Any) -> tuple[torch.Tensor, Any]:
@@ -136,4 +158,9 @@ def _finalize(*arguments: Any, **keywords: Any) -> None:
 
 def _save(training: Training, state: State, folder: Path, step: int) -> None:
     save = save_legacy if training.form == "torch" else save_torch_dist
-    save(state, folder, step)
+    save(state, folder / f"iter_{step:07d}", step)
+    for name in training.twins:
+        twin = training.twin(name)
+        arguments = of_twin(state.arguments, twin)
+        written = dataclasses.replace(state, arguments=arguments, sharding=twin.sharding)
+        _save(twin, written, folder / name, step)

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from .building import inner
+from .options import Sharding
 
 
 @dataclass(frozen=True)
@@ -18,12 +19,14 @@ class State:
     """What a process trains with, all of which a checkpoint holds.
 
     ``optimizer`` is Megatron's or has its saving methods; ``scheduler`` is OptimizerParamScheduler.
+    ``sharding`` is how the optimizer's state is shared, None if it is not.
     """
 
     model: Any
     optimizer: Any
     scheduler: Any
     arguments: Namespace
+    sharding: Sharding | None = None
 
 
 def save_torch_dist(state: State, folder: Path, iteration: int) -> None:
@@ -39,7 +42,7 @@ def save_torch_dist(state: State, folder: Path, iteration: int) -> None:
 
 
 def save_legacy(state: State, folder: Path, iteration: int) -> None:
-    """One file per process."""
+    """One file per process that shares the model, and what the optimizer writes beside it."""
     from megatron.core import parallel_state
 
     tensor = parallel_state.get_tensor_model_parallel_rank()
@@ -47,14 +50,22 @@ def save_legacy(state: State, folder: Path, iteration: int) -> None:
     split = parallel_state.get_pipeline_model_parallel_world_size() > 1
     name = f"mp_rank_{tensor:02d}" + (f"_{pipeline:03d}" if split else "")
     file = folder / name / "model_optim_rng.pt"
-    file.parent.mkdir(parents=True)
+    rank = parallel_state.get_data_parallel_rank()
+    if rank == 0:
+        file.parent.mkdir(parents=True)
+    dist.barrier()
+    if state.arguments.__dict__.get("use_layer_wise_distributed_optimizer"):
+        state.optimizer.save_state_dict_to_file(file.parent / f"layer_wise_optimizer_{rank}.pt")
+    elif state.sharding:
+        state.optimizer.save_parameter_state(file.parent / "distrib_optim.pt")
     content = {
         **_common(state, iteration),
         "model": inner(state.model).state_dict_for_save_checkpoint(),
         "optimizer": state.optimizer.state_dict(),
         "opt_param_scheduler": state.scheduler.state_dict(),
     }
-    torch.save(content, file)
+    if rank == 0:
+        torch.save(content, file)
     dist.barrier()
 
 
@@ -87,7 +98,8 @@ def metadata_of(**further: Any) -> dict[str, Any]:
 
 
 def _sharded(state: State, is_loading: bool) -> tuple[Any, Any]:
-    metadata = metadata_of()
+    form = {"distrib_optim_sharding_type": state.sharding.form} if state.sharding else {}
+    metadata = metadata_of(**form)
     tensors = inner(state.model).sharded_state_dict(metadata=metadata)
     states = state.optimizer.sharded_state_dict(tensors, is_loading=is_loading, metadata=metadata)
     return tensors, states

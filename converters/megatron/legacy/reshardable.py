@@ -1,6 +1,7 @@
 """The distributed optimizer's state in ``torch_dist`` checkpoints that are ``dp_reshardable``.
 
 Every rank's buckets are tensors of one axis, under keys that number ranks, buffers and buckets.
+Beside the layer-wise optimizer, which names Muon's matrices, they hold what it leaves to Adam.
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ Buckets = dict[_Buffer, dict[str, dict[int, str]]]
 def read_reshardable(
     checkpoint: Checkpoint, arguments: Mapping[str, Any], weights: Mapping[Key, SourceTensor]
 ) -> dict[Key, SourceTensor]:
-    """Masters and Adam's moments of every parameter, whole; nothing is read.
+    """Masters and Adam's moments of every parameter without named state, whole; nothing is read.
 
     Args:
       checkpoint: open.
       arguments: of the run.
-      weights: the table's, by canonical name; what is not a weight in it is passed over.
+      weights: the table's, by canonical name, and with them the optimizer's state that has names.
 
     Returns:
       MASTER, EXP_AVG and EXP_AVG_SQ of each trained parameter. Loading a master compares it with
@@ -63,18 +64,21 @@ def read_reshardable(
     source = str(checkpoint.folder)
     sizes = sizes_of(arguments, checkpoint.folder / ".metadata")
     own = {key.parameter: tensor for key, tensor in weights.items() if key.state is State.WEIGHT}
+    named = {key.parameter for key in weights if key.state is not State.WEIGHT}
+    # Of a chain the layer-wise optimizer is the first.
+    first = 1 if named else 0
     buckets = _buckets(checkpoint, source)
     used: set[_Buffer] = set()
     parts: dict[Key, list[Part]] = {}
     of_stage = [listed(own, sizes, stage, arguments) for stage in range(sizes.pipeline)]
     for place in _places(sizes):
-        local = of_stage[place.pipeline]
+        local = [one for one in of_stage[place.pipeline] if one.name not in named]
         for expert in (False, True):
             chosen = [
                 one for one in local if (one.expert is not None and sizes.expert > 1) == expert
             ]
             for number, members in enumerate(_buffers(chosen)):
-                buffer = _Buffer(int(expert), _group(place, sizes, expert), number)
+                buffer = _Buffer(first + expert, _group(place, sizes, expert), number)
                 if buffer not in buckets:
                     raise CheckpointError(f"{source}: no flat state {buffer}: {flat.ADVICE}")
                 used.add(buffer)
