@@ -34,9 +34,11 @@ def decay_and_rate(
       decayed_weights: stands for ``optax.add_decayed_weights``.
 
     Raises:
-      ValueError: a style that is none.
+      ValueError: a style that is none, or a scheduled decay with ``factor``.
     """
     check_choice(name, style, get_args(DecayStyle))
+    if style == "factor" and callable(weight_decay):
+        raise ValueError(f"{name}='factor' takes a weight decay that is a number, not a schedule")
     rate = optax.scale_by_learning_rate(learning_rate)
     if style == "subtract":
         return decayed_weights(weight_decay, mask), rate

@@ -55,3 +55,11 @@ def test_the_state_is_the_same_in_both_styles(mask: Any) -> None:
 def test_another_style_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name}.*subtract"):
         muon(RATE, **{name: "add"})
+
+
+@pytest.mark.parametrize("name", ["weight_decay", "adam_weight_decay"])
+def test_a_scheduled_decay_is_subtracted_only(name: str) -> None:
+    style = name.replace("weight_decay", "decay_style")
+    muon(RATE, **{name: lambda count: DECAY})
+    with pytest.raises(ValueError, match=f"{style}='factor' takes a weight decay that is a number"):
+        muon(RATE, **{name: lambda count: DECAY, style: "factor"})
