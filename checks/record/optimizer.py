@@ -17,9 +17,15 @@ def unrecorded(optimizer: Any) -> dict[str, Any]:
     if torch is None:
         return {}
     kinds = (torch.optim.Adam, torch.optim.AdamW)
-    if any(isinstance(one, kinds) for one in _wrapped(optimizer)):
+    if any(isinstance(one, kinds) and not _is_fused(one) for one in _wrapped(optimizer)):
         return {"adam_decay_style": "factor"}
     return {}
+
+
+def _is_fused(adam: Any) -> bool:
+    """In one kernel on a GPU: torch's subtracts there, alone among its AdamWs."""
+    groups = [group for group in adam.param_groups if group.get("fused")]
+    return any(parameter.is_cuda for group in groups for parameter in group["params"])
 
 
 def _wrapped(optimizer: Any) -> Iterator[Any]:

@@ -16,6 +16,7 @@ import torch
 
 from checks.record.appending import TokenFile, append_row
 from checks.record.hook import record
+from checks.record.optimizer import unrecorded
 from checks.training.folder import open_run
 from tests.checks.record.stand_in import RerunDataIterator, run, training
 
@@ -63,6 +64,13 @@ def test_the_arithmetic_of_the_optimizer_is_recorded(
     record(tmp_path / "run", module)
     run(module, TOKENS, 20, 22)
     assert open_run(tmp_path / "run").spec == spec
+
+
+@pytest.mark.parametrize(("fused", "is_cuda"), [(True, True), (True, False), (False, True)])
+def test_torchs_fused_adamw_subtracts_on_a_gpu(fused: bool, is_cuda: bool) -> None:
+    adam = torch.optim.AdamW([torch.zeros(2, requires_grad=True)], lr=0.1)
+    adam.param_groups = [{"fused": fused, "params": [SimpleNamespace(is_cuda=is_cuda)]}]
+    assert bool(unrecorded(adam)) is not (fused and is_cuda)
 
 
 def test_a_run_may_be_interrupted_and_go_on(tmp_path: Path, arguments: SimpleNamespace) -> None:
