@@ -279,7 +279,7 @@ def muon(
       adam_eps: eps of AdamW; None is ``eps``, as in optax.
       adam_nesterov: NAdam in the AdamW branch; None is ``nesterov``, as in optax.
       decay_style: ``subtract`` takes ``lr wd p`` away from a parameter p, as optax; ``factor``
-        multiplies p by ``1 - lr wd`` rounded to p's dtype, as torch's optimizers.
+        multiplies p by ``1 - lr wd`` rounded to p's dtype, at least float32, as torch's optimizers.
       adam_decay_style: the same in the AdamW branch.
       adam_weight_decay_mask: which AdamW leaves decay, as ``weight_decay_mask``.
       batch_update: run Newton-Schulz over one stack per matrix shape instead of leaf by leaf.

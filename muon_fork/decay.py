@@ -62,10 +62,15 @@ def _multiplied(
 
 
 def _multiply_by(factor: Any) -> Callable[[Any, Any], Any]:
-    """Adds to updates what multiplies the parameters by the factor, rounded to their dtype."""
+    """Adds to updates what multiplies the parameters by the factor.
+
+    The factor is rounded to the dtype in which torch computes: the parameter's, or float32.
+    """
 
     def change(update: jax.Array, parameter: jax.Array) -> jax.Array:
+        wide = jnp.promote_types(parameter.dtype, jnp.float32)
         # The rounded factor less one is exact, as both are close.
-        return update + (jnp.asarray(factor, parameter.dtype) - 1) * parameter
+        decay = (jnp.asarray(factor, wide) - 1) * parameter.astype(wide)
+        return update + decay.astype(update.dtype)
 
     return lambda updates, params: jax.tree.map(change, updates, params)

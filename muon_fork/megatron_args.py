@@ -121,8 +121,8 @@ _MOONSHOT_FIXED: dict[str, Any] = {
     "adam_decay_style": "factor",
 }
 _ADAM_DECAY = (
-    "adam_decay_style is not recorded: subtract, as in FusedAdam; pass adam_decay_style=factor for "
-    "a run without Apex and Transformer Engine, whose AdamW is torch's"
+    "adam_decay_style is not in the arguments: subtract, as in FusedAdam; pass "
+    "adam_decay_style=factor for a run without Apex and Transformer Engine, whose AdamW is torch's"
 )
 
 # emerging-optimizers runs Newton-Schulz in bfloat16 at "medium" only. torch has no "low": it warns
@@ -151,7 +151,7 @@ def from_megatron_args(args: Args, **overrides: Any) -> MuonSpec:
 def settle(args: Args, overrides: Mapping[str, Any]) -> tuple[MuonSpec, tuple[str, ...]]:
     """As ``from_megatron_args``, with the list of everything that was assumed and why."""
     values = dict(vars(args)) if isinstance(args, argparse.Namespace) else dict(args)
-    chosen = _check_overrides(overrides)
+    chosen = checked_overrides(overrides)
     notes: list[str] = []
     refuse_unmatched(values, bool(overrides.get("allow_blockwise_tp", False)), notes)
     adam = values["optimizer"] == "adam"
@@ -215,7 +215,12 @@ def read_args_file(path: str | Path) -> dict[str, Any]:
     return dict(nested) if isinstance(nested, dict) else content
 
 
-def _check_overrides(overrides: Mapping[str, Any]) -> dict[str, Any]:
+def checked_overrides(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The MuonSpec fields among ``overrides``, each of its type and by itself admissible.
+
+    Raises:
+      SpecError: an unknown name, or a value of another type or outside its choices.
+    """
     known = {field.name for field in fields(MuonSpec)}
     unknown = sorted(set(overrides) - known - set(_OPTIONS))
     if unknown:
@@ -224,7 +229,16 @@ def _check_overrides(overrides: Mapping[str, Any]) -> dict[str, Any]:
             f"{', '.join(_OPTIONS)}"
         )
     chosen = {name: value for name, value in overrides.items() if name in known}
-    return {name: _override(name, value) for name, value in chosen.items()}
+    typed = {name: _override(name, value) for name, value in chosen.items()}
+    for name, value in typed.items():
+        _require_admissible(name, value)
+    return typed
+
+
+def _require_admissible(name: str, value: Any) -> None:
+    # Heads are split within projections: alone the one field would not stand.
+    needed = {"split_qkv": True} if name == "split_head" else {}
+    MuonSpec().replace(**{**needed, name: value})
 
 
 def _override(name: str, value: Any) -> Any:

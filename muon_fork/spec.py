@@ -84,9 +84,9 @@ class MuonSpec:
         ``--optimizer adam``).
       weight_decay: decoupled decay of Muon matrices, times the plain learning rate.
       decay_style: how a matrix p decays. ``subtract`` takes ``lr wd p`` away (optax,
-        emerging-optimizers); ``factor`` multiplies by ``1 - lr wd`` rounded to p's dtype (Keller
-        Jordan lineage, torch.optim.Muon), which in float32 is up to 3e-8 off, the same way every
-        step.
+        emerging-optimizers); ``factor`` multiplies by ``1 - lr wd`` rounded to p's dtype, at
+        least float32 (Keller Jordan lineage, torch.optim.Muon): up to 3e-8 off in float32, the same
+        way every step.
       weight_decay_norm_params: norm scales decay too.
       apply_wd_to_qk_layernorm: query and key norms decay too.
       adam_weight_decay, adam_b1, adam_b2, adam_eps, adam_eps_root: the AdamW branch.

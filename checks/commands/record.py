@@ -9,6 +9,8 @@ import click
 
 from checks.commands import spec
 from checks.commands.output import check_files, emit, fail
+from muon_fork.megatron_args import checked_overrides
+from muon_fork.spec import SpecError
 
 if TYPE_CHECKING:
     from checks.training.folder import RecordedRun
@@ -71,6 +73,10 @@ def record(
     except ModuleNotFoundError as error:
         fail(f"{error.name} is missing: install the toolkit with [orbax]")
     fields = spec.overrides(spec_words)
+    try:
+        checked_overrides(fields)
+    except SpecError as error:
+        fail(f"--spec: {error}")
     material = Material(losses, tokens, checkpoints, floor, first_step, notes, fields)
     try:
         run = assemble(material, out)

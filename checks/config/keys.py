@@ -20,6 +20,8 @@ class _Open:
 
 # The conversion alone knows the value, or there is none to hold a run to.
 OPEN: Final = _Open()
+# Fields of MuonSpec whose choices are one formula, computed in another way.
+_ROUNDING = ("decay_style", "adam_decay_style")
 
 
 @dataclass(frozen=True)
@@ -187,7 +189,8 @@ def _optimizer() -> Iterator[Key]:
     yield Key("optimizer", "opt_type", ("optimizer",))
     for row in CONFIG_KEYS:
         if row.key != "muon_clip_grad":
-            yield Key("optimizer", row.key, names.get(row.field, ()))
+            rounds = row.field in _ROUNDING
+            yield Key("optimizer", row.key, names.get(row.field, ()), rounding=rounds)
     yield Key("optimizer", CONSISTENT_RMS, ("muon_matched_adamw_rms",))
     yield Key("optimizer", "trainable_parameters_mask", (), ())
     yield Key("optimizer", "skip_step_on_spikes", (), False)

@@ -97,6 +97,7 @@ ROWS: tuple[Row, ...] = (
         "gpu_decay",
         "qwen3, without Nesterov, AdamW's decay subtracted as on a GPU",
         _training("qwen3", optimizer=Optimizer({"muon_nesterov": False}, subtract_decay=True)),
+        spec_overrides={"adam_decay_style": "subtract"},
     ),
     _muon("qk_norm_decay", "weight decay on the norms of q and k", apply_wd_to_qk_layernorm=True),
     _muon("adam", "AdamW alone", optimizer="adam"),

@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 
 from .appending import TokenFile, append_row
-from .optimizer import unrecorded
 
 LOSSES, TOKENS, DESCRIPTION = "losses.jsonl", "tokens.npy", "run.json"
 _LOSS_KEYS = ("lm loss", "loss")
@@ -61,7 +60,6 @@ class Recorder:
         self.folder = folder
         self.training = training
         self.place = Place()
-        self.optimizer: Any = None
         self.tokens: TokenFile | None = None
         self.rows: list[np.ndarray[Any, Any]] = []
         self.inside = False
@@ -82,8 +80,6 @@ class Recorder:
                 answer = train_step(forward_step, data_iterator, *rest, **named)
             finally:
                 self.inside = False
-            # After the iterator come the model and the optimizer.
-            self.optimizer = named.get("optimizer", rest[1] if len(rest) > 1 else None)
             self._keep(step, answer[0], bool(answer[1]), arguments)
             return answer
 
@@ -129,7 +125,6 @@ class Recorder:
             told = {
                 "first_step": step,
                 "checkpoints": _checkpoints(arguments),
-                "spec": unrecorded(self.optimizer),
                 "notes": ["recorded by checks.record.hook"],
             }
             described.write_text(json.dumps(told, indent=1) + "\n")

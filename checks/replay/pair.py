@@ -16,8 +16,8 @@ from converters.mapping import Leaf, prove
 from converters.maxtext.contents import momentum_factor
 from converters.megatron.open import open_source
 from converters.megatron.run import Run
+from converters.megatron.settled import settled
 from converters.source import Source, State
-from muon_fork.megatron_args import settle
 from muon_fork.model_dimensions import ModelDimensions
 from muon_fork.spec import MuonSpec, SpecError
 
@@ -84,7 +84,7 @@ def open_pair(before: Path, after: Path, overrides: Mapping[str, Any]) -> Pair:
         first, second = open_source(before), open_source(after)
         run = first.run
         _require_consecutive(run, second.run)
-        spec, notes = settle(run.arguments, overrides)
+        spec, notes = settled(run, overrides)
         dimensions, leaves = _leaves(first)
     except (CheckpointError, SpecError) as error:
         raise ReplayError(str(error)) from error

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from checks.result import Rung
 from checks.setting import Setting
+from muon_fork.config_keys import CONFIG_KEYS
 
 from .errors import RunError
 from .folder import RecordedRun
@@ -61,16 +63,31 @@ def compare(
     return replace(
         rung,
         title=f"MaxText {tree.version} goes on with the Megatron run in {run.folder.name}",
-        notes=(*run.notes, *tree.notes, *found.notes, *rung.notes),
+        notes=(*run.notes, *_settled(run, how), *tree.notes, *found.notes, *rung.notes),
         seconds=time.monotonic() - began,
         details={**rung.details, "spec": spec, "trained": {**found.facts, "maxtext": tree.version}},
     )
+
+
+def _settled(run: RecordedRun, how: How) -> Iterator[str]:
+    """What run.json settles of the optimizer, and where the caller settles it otherwise."""
+    if how.as_released:
+        return
+    for name, value in run.spec.items():
+        used = how.spec_overrides.get(name, value)
+        yield f"{name}={used}: " + ("run.json" if used == value else f"run.json says {value}")
 
 
 def _require_usable(tree: Tree, how: How) -> None:
     if tree.status == "half-applied":
         raise RunError(
             f"{tree.named}: this MaxText is half migrated: see muon-migrate status {tree.named}"
+        )
+    missing = [row.key for row in CONFIG_KEYS if row.key not in tree.keys]
+    if tree.status == "migrated" and missing and not how.as_released:
+        raise RunError(
+            f"{tree.named}: migrated by an older muon-migrate, so it has no {missing[0]}: run "
+            f"muon-migrate apply {tree.named} --reference megatron"
         )
     if tree.status == "migrated" and how.as_released:
         raise RunError(f"{tree.named}: is migrated: --as-released takes an untouched MaxText")

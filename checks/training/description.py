@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from muon_fork.spec import MuonSpec
+from muon_fork.megatron_args import checked_overrides
+from muon_fork.spec import SpecError
 
 from .errors import RunError
 from .text import read_text
@@ -108,8 +109,11 @@ def _count(file: Path, told: dict[str, Any], key: str) -> int | None:
 
 
 def _spec(file: Path, told: dict[str, Any]) -> dict[str, Any]:
-    value = told.get("spec") or {}
-    known = {one.name for one in fields(MuonSpec)}
-    if not isinstance(value, dict) or not known.issuperset(value):
+    value = told.get("spec", {})
+    if not isinstance(value, dict):
         raise RunError(f"{file}: spec is {value!r}, expected an object of MuonSpec fields")
+    try:
+        checked_overrides(value)
+    except SpecError as error:
+        raise RunError(f"{file}: spec: {error}") from error
     return value

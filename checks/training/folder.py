@@ -116,13 +116,9 @@ def open_run(folder: Path) -> RecordedRun:
         tokens_path,
         told.first_step,
         floor,
-        (*told.notes, *_settled(told), *losses.notes, *notes),
+        (*told.notes, *losses.notes, *notes),
         told.spec,
     )
-
-
-def _settled(told: Description) -> list[str]:
-    return [f"{name}={value}: as {told.file.name} says" for name, value in told.spec.items()]
 
 
 def _find(folder: Path, names: tuple[str, ...], what: str) -> Path:

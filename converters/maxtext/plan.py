@@ -14,9 +14,9 @@ from converters.families.files import read_family
 from converters.families.links import EMBEDDING, links
 from converters.families.model import features_of, model_of
 from converters.mapping import Leaf, prove
+from converters.megatron.settled import settled
 from converters.source import SetAside, Source, State
 from converters.target import TargetState, TargetTensor, leaves
-from muon_fork.megatron_args import settle
 from muon_fork.spec import MuonSpec, SpecError
 
 from .agreement import require_groups, used_arguments
@@ -245,7 +245,7 @@ def _spec(source: Source, options: Options) -> tuple[MuonSpec | None, tuple[str,
     if not options.optimizer:
         return None, ()
     try:
-        spec, notes = settle(source.run.arguments, options.spec_overrides)
+        spec, notes = settled(source.run, options.spec_overrides)
         require_groups(source.run, spec, options.spec_overrides)
         return spec, notes
     except SpecError as error:

@@ -13,12 +13,12 @@ import numpy as np
 from converters.errors import CheckpointError
 from converters.families.detect import detect
 from converters.source import Source, State
-from muon_fork.megatron_args import settle
 from muon_fork.spec import MuonSpec, SpecError
 
 from . import pickles
 from .open import open_source
 from .run import COMMON_ENTRY, COMMON_FILE, Run
+from .settled import settled
 from .torch_dist import open_index
 
 # Arguments that say how the run was spread over devices, by the name they get here.
@@ -127,7 +127,7 @@ def _open(path: Path, opaque: tuple[str, ...], iteration: int | None) -> tuple[S
 
 def _spec(run: Run) -> tuple[MuonSpec | None, list[str]]:
     try:
-        spec, notes = settle(run.arguments, {})
+        spec, notes = settled(run, {})
     except SpecError as error:
         return None, [f"no MuonSpec: {error}"]
     return spec, list(notes)

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from checks.cases import CASES
-from checks.parity.ladder import climb
+from checks.parity.ladder import climb, missed
 from checks.result import Outcome, Rung
 from checks.setting import Case, Setting
 from muon_fork.presets import preset
@@ -158,7 +158,8 @@ def test_a_rung_that_breaks_does_not_take_the_others_along() -> None:
     said: list[str] = []
     first, second = climb((entry, sound), Setting(preset("megatron"), progress=said.append))
     assert first.outcome is Outcome.FAILED
-    assert re.search(r"IndexError at .*test_ladder.py:\d+: none of these", first.reason)
+    assert re.search(r"IndexError in tests/checks/test_ladder.py:\d+: none of these", first.reason)
+    assert missed((first, second), Setting(preset("megatron"), trap="nadam"))
     assert any("Traceback" in line for line in said)
     assert second.outcome is Outcome.PASSED
 

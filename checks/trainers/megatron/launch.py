@@ -22,7 +22,6 @@ ROOT = Path(__file__).parents[3]
 TOKENS = "tokens.npy"
 LOSSES = "losses.txt"
 FLOOR = "floor_losses.txt"
-SPEC = "spec.json"
 _POLL = 0.2  # seconds
 _DIRECTIONS: tuple[Literal[-1, 1], ...] = (1, -1)
 
@@ -54,8 +53,6 @@ def record(
     np.save(folder / TOKENS, stream)
     _run(training, folder, folder / TOKENS, progress)
     description: dict[str, object] = {"tokens": TOKENS, "losses": LOSSES}
-    description["spec"] = json.loads((folder / SPEC).read_text())
-    (folder / SPEC).unlink()
     if floor:
         np.savetxt(folder / FLOOR, _floor(training, folder, progress), fmt="%.17g")
         description["floor_losses"] = FLOOR
@@ -114,8 +111,7 @@ def resave(training: Training, folder: Path) -> Path:
     np.save(folder / TOKENS, token_stream(1, model.batch, model.sequence, model.vocabulary))
     stopped = training.replace(steps=step, saves=(step,))
     _run(stopped, folder, folder / TOKENS, lambda _line: None)
-    for name in (TOKENS, SPEC):
-        (folder / name).unlink()
+    (folder / TOKENS).unlink()
     return folder / Path(training.start).name
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -13,22 +12,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from checks.record.optimizer import unrecorded
-
 from .arguments import arguments_of, of_twin
 from .building import gpt, transformer_config, wrapped
 from .optimizing import core_optimizer, optimizer_config, scheduler_of, subtract_decay
 from .saving import State, load_torch_dist, save_legacy, save_torch_dist
 from .training import Training
 
-SPEC = "spec.json"
 Tokens = NDArray[np.int32]
 
 
 def train(training: Training, folder: Path, tokens: Tokens, report: Callable[[str], None]) -> None:
     """Train and save; the processes with the loss write ``losses.txt``, all the same numbers.
-
-    ``spec.json`` gets what else goes into the run's description.
 
     Args:
       folder: of the run, which exists.
@@ -36,7 +30,6 @@ def train(training: Training, folder: Path, tokens: Tokens, report: Callable[[st
       report: gets a line now and then.
     """
     state = start(training)
-    (folder / SPEC).write_text(json.dumps(_spec(training, state.optimizer)))
     first = load_torch_dist(state, Path(training.start)) if training.start else 0
     if training.nudge:
         nudge(state.model, training.nudge * torch.inf)
@@ -73,11 +66,6 @@ def start(training: Training) -> State:
     config.finalize_model_grads_func = _finalize
     arguments = arguments_of(training, config, settings)
     return State(model, optimizer, scheduler, arguments, training.sharding)
-
-
-def _spec(training: Training, optimizer: Any) -> dict[str, Any]:
-    """MuonSpec fields that the arguments do not record."""
-    return {} if training.optimizer.subtract_decay else unrecorded(optimizer)
 
 
 def nudge(model: Any, towards: float) -> None:

@@ -31,8 +31,7 @@ def training(arguments: SimpleNamespace, **answers: Any) -> ModuleType:
     """A module with ``get_args`` and a ``train_step`` of micro-batches of one sequence.
 
     Args:
-      answers: ``optimizer``, which the loop hands to ``train_step``; ``skipped``, steps that do
-        no update; ``again``, steps that run twice.
+      answers: ``skipped``, steps that do no update; ``again``, steps that run twice.
     """
     module = ModuleType("megatron.training.training")
 
@@ -46,7 +45,6 @@ def training(arguments: SimpleNamespace, **answers: Any) -> ModuleType:
         mean = torch.tensor(losses).mean()
         return {"lm loss": mean}, skipped, False, False, 0, 1.0, None, 0
 
-    module.optimizer = answers.get("optimizer")  # type: ignore[attr-defined]
     module.get_args = lambda: arguments  # type: ignore[attr-defined]
     module.train_step = train_step  # type: ignore[attr-defined]
     return module
@@ -65,6 +63,6 @@ def run(module: ModuleType, tokens: torch.Tensor, first: int, end: int) -> list[
     losses = []
     for step in range(first, end):
         arguments.curr_iteration = step
-        answer = module.train_step(loss_of, iterator, None, module.optimizer, iteration=step)
+        answer = module.train_step(loss_of, iterator, None, None, iteration=step)
         losses.append(float(answer[0]["lm loss"]))
     return losses

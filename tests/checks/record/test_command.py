@@ -37,7 +37,7 @@ def test_a_run_is_made_of_its_material(words: dict[str, str], tmp_path: Path) ->
     told = json.loads(done.stdout)
     assert (told["checkpoints"], told["first_step"], told["last_step"]) == ([20], 0, 1319)
     run = open_run(tmp_path / "run")
-    assert run.notes[0] == "by hand"
+    assert run.notes == ("by hand",)
     assert run.spec == told["spec"] == {"adam_decay_style": "factor"}
     assert np.array_equal(run.losses.values, open_run(RUNS / "qwen3").losses.values)
 
@@ -64,6 +64,8 @@ def test_shares_of_ranks_are_joined(words: dict[str, str], tmp_path: Path) -> No
         ("--first-step", "30", "after it comes step 20"),
         ("--out", "empty", "empty: exists"),
         ("--out", "nowhere/run", "nowhere: no such folder"),
+        ("--spec", "adam_decay_style=add", "--spec: adam_decay_style='add': expected one of"),
+        ("--spec", "nope=3", "--spec: unknown override nope"),
     ],
 )
 def test_what_is_refused_leaves_nothing(
@@ -71,7 +73,7 @@ def test_what_is_refused_leaves_nothing(
 ) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "text.npy").write_text("1")
-    words[option] = value if value.isdecimal() else str(tmp_path / value)
+    words[option] = value if value.isdecimal() or "=" in value else str(tmp_path / value)
     before = sorted(path.name for path in tmp_path.iterdir())
     done = call(words)
     if (option, value) == ("--first-step", "5"):

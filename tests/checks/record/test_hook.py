@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ import torch
 
 from checks.record.appending import TokenFile, append_row
 from checks.record.hook import record
-from checks.record.optimizer import unrecorded
 from checks.training.folder import open_run
 from tests.checks.record.stand_in import RerunDataIterator, run, training
 
@@ -48,29 +46,6 @@ def test_a_recorded_run_opens(tmp_path: Path, arguments: SimpleNamespace) -> Non
     assert opened.losses.values.tolist() == losses
     assert np.array_equal(opened.tokens, TOKENS[20:30])
     assert list(opened.checkpoints) == [20]
-
-
-@pytest.mark.parametrize(
-    ("kind", "spec"),
-    [(torch.optim.AdamW, {"adam_decay_style": "factor"}), (torch.optim.SGD, {})],
-)
-def test_the_arithmetic_of_the_optimizer_is_recorded(
-    tmp_path: Path, arguments: SimpleNamespace, kind: Any, spec: dict[str, str]
-) -> None:
-    """Megatron chains a Muon and an AdamW, each wrapped once more."""
-    parts = [kind([torch.zeros(2, requires_grad=True)], lr=0.1) for _ in range(2)]
-    chained = SimpleNamespace(chained_optimizers=[SimpleNamespace(optimizer=p) for p in parts])
-    module = training(arguments, optimizer=chained)
-    record(tmp_path / "run", module)
-    run(module, TOKENS, 20, 22)
-    assert open_run(tmp_path / "run").spec == spec
-
-
-@pytest.mark.parametrize(("fused", "is_cuda"), [(True, True), (True, False), (False, True)])
-def test_torchs_fused_adamw_subtracts_on_a_gpu(fused: bool, is_cuda: bool) -> None:
-    adam = torch.optim.AdamW([torch.zeros(2, requires_grad=True)], lr=0.1)
-    adam.param_groups = [{"fused": fused, "params": [SimpleNamespace(is_cuda=is_cuda)]}]
-    assert bool(unrecorded(adam)) is not (fused and is_cuda)
 
 
 def test_a_run_may_be_interrupted_and_go_on(tmp_path: Path, arguments: SimpleNamespace) -> None:

@@ -82,16 +82,32 @@ def test_what_the_arguments_do_not_record(folder: Path) -> None:
     describe(folder, spec={"adam_decay_style": "factor"})
     run = open_run(folder)
     assert run.spec == {"adam_decay_style": "factor"}
-    assert "adam_decay_style=factor: as run.json says" in run.notes
 
 
-@pytest.mark.parametrize("spec", [{"adam_decay": "factor"}, ["adam_decay_style"], "factor"])
-def test_a_spec_that_is_none(folder: Path, spec: object) -> None:
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (["adam_decay_style"], "spec is .*expected an object of MuonSpec fields"),
+        ("factor", "spec is 'factor', expected an object"),
+        (None, "spec is None, expected an object"),
+        ({"adam_decay": "factor"}, "spec: unknown override adam_decay"),
+        ({"adam_decay_style": "multiply"}, "adam_decay_style='multiply': expected one of subtract"),
+        ({"adam_decay_style": None}, "adam_decay_style=None: expected a word"),
+        ({"ns_eps": "1e-15"}, "ns_eps='1e-15': expected a float"),
+        ({"split_qkv": "true"}, "split_qkv='true': expected a bool"),
+        ({"beta": 1.5}, "beta=1.5: expected a decay"),
+        ({"ns_dtype": ["float32"]}, r"ns_dtype=\['float32'\]: expected"),
+    ],
+)
+def test_a_spec_that_is_none(folder: Path, spec: object, said: str) -> None:
     describe(folder, spec=spec)
-    with pytest.raises(
-        RunError, match=r"run.json: spec is .*expected an object of MuonSpec fields"
-    ):
+    with pytest.raises(RunError, match=f"run.json: .*{said}"):
         open_run(folder)
+
+
+def test_heads_are_split_only_with_projections_but_may_be_named_alone(folder: Path) -> None:
+    describe(folder, spec={"split_head": True})
+    assert open_run(folder).spec == {"split_head": True}
 
 
 def test_windows_follow_the_checkpoints(folder: Path) -> None:
