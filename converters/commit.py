@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from converters.errors import CheckpointError
 REPORT = "conversion.json"
 _GROWING = ".converting"
 _REPLACED = ".replaced"
+_ATTEMPTS, _PAUSE = 100, 0.05  # seconds
 
 
 def check_output(out: Path, sources: tuple[Path, ...], force: bool) -> None:
@@ -80,10 +82,19 @@ def growing(out: Path) -> Iterator[Path]:
             sync(folder)
             _publish(folder, target, old)
         except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
             raise
     finally:
         os.close(lock)
+
+
+def _remove(folder: Path) -> None:
+    """Even while writes that were on their way still arrive in it."""
+    for _ in range(_ATTEMPTS):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(_PAUSE)
 
 
 def hidden(target: Path) -> Path:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,27 @@ def test_the_result_appears_when_it_is_whole(tmp_path: Path) -> None:
 def test_an_error_leaves_nothing(tmp_path: Path, error: type[BaseException]) -> None:
     with pytest.raises(error):
         write_and_fail(tmp_path / "out", error())
+    assert not list(tmp_path.iterdir())
+
+
+def test_writes_that_still_arrive_leave_nothing(tmp_path: Path) -> None:
+    stop = threading.Event()
+    writers = []
+
+    def write(folder: Path) -> None:
+        number = 0
+        while not stop.wait(0.001):
+            with contextlib.suppress(OSError):
+                (folder / f"{number}").write_text("late")
+            number += 1
+
+    timer = threading.Timer(0.5, stop.set)
+    with pytest.raises(KeyboardInterrupt), commit.growing(tmp_path / "out") as folder:
+        writers.append(threading.Thread(target=write, args=(folder,)))
+        writers[0].start()
+        timer.start()
+        raise KeyboardInterrupt
+    writers[0].join()
     assert not list(tmp_path.iterdir())
 
 
