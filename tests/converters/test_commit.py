@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -47,23 +48,18 @@ def test_an_error_leaves_nothing(tmp_path: Path, error: type[BaseException]) -> 
 
 
 def test_writes_that_still_arrive_leave_nothing(tmp_path: Path) -> None:
-    stop = threading.Event()
-    writers = []
+    end = time.monotonic() + 0.5
 
     def write(folder: Path) -> None:
-        number = 0
-        while not stop.wait(0.001):
+        while time.monotonic() < end:
             with contextlib.suppress(OSError):
-                (folder / f"{number}").write_text("late")
-            number += 1
+                (folder / f"{time.monotonic()}").write_text("late")
 
-    timer = threading.Timer(0.5, stop.set)
-    with pytest.raises(KeyboardInterrupt), commit.growing(tmp_path / "out") as folder:
-        writers.append(threading.Thread(target=write, args=(folder,)))
-        writers[0].start()
-        timer.start()
-        raise KeyboardInterrupt
-    writers[0].join()
+    writer = threading.Thread(target=write, args=(commit.hidden(tmp_path / "out"),))
+    writer.start()
+    with pytest.raises(KeyboardInterrupt):
+        write_and_fail(tmp_path / "out", KeyboardInterrupt())
+    writer.join()
     assert not list(tmp_path.iterdir())
 
 
