@@ -12,6 +12,7 @@ from .assemble import leftovers, table
 from .integrity import require_files, require_model, require_one_iteration, require_states
 from .keys import Keys, fsdp_dtensor_keys, is_flat, torch_dcp_keys, torch_dist_keys
 from .legacy import open_legacy, read_reshardable
+from .masters import with_matching_masters
 from .run import Run, read_run
 from .torch_dist import Checkpoint, open_index
 
@@ -51,7 +52,7 @@ def open_source(
     form = "torch_dist" if files == "torch_dist" else _fsdp_format(checkpoint, run)
     keys = _keys(form, checkpoint, run, optimizer)
     wanted = {k: v for k, v in keys.items() if optimizer or v[0] is State.WEIGHT}
-    tensors = table(checkpoint, wanted)
+    tensors = with_matching_masters(table(checkpoint, wanted))
     if optimizer and any(map(is_flat, checkpoint.tensors)):
         form += "+dp_reshardable"
         tensors |= read_reshardable(checkpoint, run.arguments, tensors)

@@ -16,6 +16,7 @@ import numpy as np
 from converters.errors import CheckpointError
 from converters.megatron import archives, folders
 from converters.megatron.archives import Stored
+from converters.megatron.masters import same_bits
 from converters.source import State
 
 from .groups import (
@@ -29,7 +30,6 @@ from .groups import (
     saved_groups,
     states_of,
 )
-from .merge import same_bits
 from .parameters import Parameter
 from .ranks import Rank, Ranks
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from converters.errors import CheckpointError
+from converters.megatron.masters import same_bits
 from converters.source import Array, SourceTensor
 
 # Rows of one rank follow those of the one before; by the last two segments of the name.
@@ -217,15 +218,6 @@ def _one_of(name: str, copies: Sequence[SourceTensor]) -> SourceTensor:
         return value
 
     return SourceTensor(first.shape, first.dtype, _origins(copies), load)
-
-
-def same_bits(one: Array, other: Array) -> bool:
-    """Whether two arrays are equal bit for bit, NaN included."""
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    bits = np.dtype(f"u{one.dtype.itemsize}")
-    pair = (np.ascontiguousarray(one).view(bits), np.ascontiguousarray(other).view(bits))
-    return bool(np.array_equal(*pair))
 
 
 def _concatenate(pieces: Sequence[SourceTensor], join: Join, shape: tuple[int, ...]) -> Array:

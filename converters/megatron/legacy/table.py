@@ -10,10 +10,11 @@ import numpy as np
 
 from converters.errors import CheckpointError
 from converters.megatron.integrity import require_states, sound
+from converters.megatron.masters import rounds_to
 from converters.source import Array, Key, SourceTensor, State
 
 from .groups import Owned
-from .merge import Part, is_gated, merged, rows, same_bits
+from .merge import Part, is_gated, merged, rows
 from .parameters import Parameter
 from .ranks import Place, Sizes
 
@@ -21,7 +22,6 @@ _EMBEDDING = "embedding.word_embeddings.weight"
 _OUTPUT = "output_layer.weight"
 # The down projection of MLA, queries before keys and values, as one linear layer.
 FUSED = ".linear_qkv_down_proj."
-_CHECKED_AT_ONCE = 1 << 22
 
 
 def tabulate(
@@ -160,21 +160,15 @@ def _sound(key: Key, tensor: SourceTensor) -> Array:
 
 def _matching_master(key: Key, master: SourceTensor, weight: SourceTensor) -> Array:
     """The master, which rounds to the weight: proof that both are of the same parameter."""
-    value, rounded = _sound(key, master), weight.load()
-    for start in range(0, len(value), step := _rows_at_once(value)):
-        part = value[start : start + step].astype(rounded.dtype)
-        if not same_bits(part, rounded[start : start + step]):
-            raise CheckpointError(
-                f"{master.origin[0]}: {key} is not the fp32 form of the weight in "
-                f"{weight.origin[0]}: the order of the optimizer's parameters is not the one "
-                "known, or a file is damaged; save with --ckpt-format torch_dist "
-                "--dist-ckpt-optim-fully-reshardable"
-            )
+    value = _sound(key, master)
+    if not rounds_to(value, weight.load()):
+        raise CheckpointError(
+            f"{master.origin[0]}: {key} is not the fp32 form of the weight in "
+            f"{weight.origin[0]}: the order of the optimizer's parameters is not the one "
+            "known, or a file is damaged; save with --ckpt-format torch_dist "
+            "--dist-ckpt-optim-fully-reshardable"
+        )
     return value
-
-
-def _rows_at_once(value: Array) -> int:
-    return max(1, _CHECKED_AT_ONCE // max(1, value[:1].size))
 
 
 def _in_order(table: Mapping[Key, SourceTensor]) -> dict[Key, SourceTensor]:
