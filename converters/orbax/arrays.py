@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import numpy as np
@@ -39,16 +40,26 @@ def window_for(workers: int) -> int:
 
 def write(
     spec: dict[str, Any], context: ts.Context, array: Array, name: str, window: int = 2
-) -> Iterator[None]:
+) -> Generator[None]:
     """Encode, write and read back an array. A generator: each step waits for one chunk.
 
     TensorStore encodes as ``spec`` says, into memory; the pieces are moved to the store of the
     spec, and once they are on disk their files are read and compared with what was encoded.
 
+    Closed before its end, it waits for what is on its way to the disk, so that nothing arrives in a
+    folder that is being removed.
+
     Raises:
       CheckpointError: a piece was read back differently.
     """
     disk = Disk(spec["kvstore"], context, name, window)
+    try:
+        yield from _write(spec, array, disk, window)
+    finally:
+        disk.wait()
+
+
+def _write(spec: dict[str, Any], array: Array, disk: Disk, window: int) -> Generator[None]:
     _, described = _scratch(spec)
     _move(described, disk)
     encoder, encoded = _scratch(quicker(spec))
@@ -118,6 +129,13 @@ class Disk:
     def write(self, key: bytes, value: bytes) -> None:
         self.settle(self._window - 1)
         self._waiting.append((key, value, self._store.write(key, value)))
+
+    def wait(self) -> None:
+        """Until nothing is on its way any more, come of it what may."""
+        for _, _, future in self._waiting:
+            with contextlib.suppress(Exception):
+                future.result()
+        self._waiting.clear()
 
     def settle(self, rest: int) -> None:
         """Wait until at most ``rest`` values are on their way."""

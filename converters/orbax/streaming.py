@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import threading
 from base64 import urlsafe_b64encode
@@ -134,13 +135,16 @@ def _work(
         arrays.write(leaf.spec.json, context, array, leaf.info.name, window)
         for leaf, array in zip(batch, built, strict=True)
     ]
-    for write in writes:
-        next(write)
-    digests = [arrays.digest(array) for array in built]
-    while writes:
-        if stop.is_set():
-            raise Stopped
-        writes = [write for write in writes if next(write, _END) is not _END]
+    with contextlib.ExitStack() as opened:
+        for write in writes:
+            opened.callback(write.close)
+        for write in writes:
+            next(write)
+        digests = [arrays.digest(array) for array in built]
+        while writes:
+            if stop.is_set():
+                raise Stopped
+            writes = [write for write in writes if next(write, _END) is not _END]
     return [(leaf.target, digest) for leaf, digest in zip(batch, digests, strict=True)]
 
 
