@@ -78,8 +78,10 @@ def _stopped(tree: Path, number: int, renames: int, *, is_ignored: bool = False)
         "        os.kill(os.getpid(), int(number))\n"
         "    real(source, target)\n"
         "os.replace = replace\n"
-        "if is_ignored == 'True':\n"
-        "    signal.signal(int(number), signal.SIG_IGN)\n"
+        # Whatever the tests themselves were started with.
+        "handler = signal.SIG_IGN if is_ignored == 'True' else signal.SIG_DFL\n"
+        "if int(number) != signal.SIGINT:\n"
+        "    signal.signal(int(number), handler)\n"
         "sys.argv = ['muon-migrate', 'apply', tree]\n"
         "main()\n"
     )

@@ -163,8 +163,10 @@ def wrapped(
     buckets = DistributedDataParallelConfig(
         grad_reduce_in_fp32=True, use_distributed_optimizer=ranges
     )
-    layout = _layer_wise_layout(inside, buckets) if ranges and layer_wise else None
-    return DistributedDataParallel(config, buckets, inside, full_param_layout=layout)
+    further = {}
+    if ranges and layer_wise:  # older releases know no layout
+        further["full_param_layout"] = _layer_wise_layout(inside, buckets)
+    return DistributedDataParallel(config, buckets, inside, **further)
 
 
 def _layer_wise_layout(model: Any, buckets: Any) -> Any:
