@@ -80,7 +80,7 @@ def _stopped(tree: Path, number: int, renames: int, *, is_ignored: bool = False)
         "os.replace = replace\n"
         # Whatever the tests themselves were started with.
         "handler = signal.SIG_IGN if is_ignored == 'True' else signal.SIG_DFL\n"
-        "if int(number) != signal.SIGINT:\n"
+        "if int(number) in (signal.SIGHUP, signal.SIGTERM):\n"
         "    signal.signal(int(number), handler)\n"
         "sys.argv = ['muon-migrate', 'apply', tree]\n"
         "main()\n"
